@@ -1,0 +1,154 @@
+"""LynxConnector: vLLM's face of Lynx. It hands each call to the scheduler half or to the worker half."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+)
+
+from lynx_ascend.paged import streams
+from lynx_ascend.serving.checks import check_config
+from lynx_ascend.serving.consumer import Consumer
+from lynx_ascend.serving.layout import layer_views
+from lynx_ascend.serving.metadata import LynxHandshake, LynxMetadata, LynxWorkerMetadata
+from lynx_ascend.serving.options import LynxOptions
+from lynx_ascend.serving.producer import Producer
+from lynx_ascend.serving.runner_patch import install
+from lynx_ascend.serving.scheduler_half import LOSSLESS, SchedulerHalf
+from lynx_ascend.serving.trace import Trace
+
+logger = logging.getLogger("vllm.lynx_ascend")
+
+
+class LynxConnector(KVConnectorBase_V1):
+    """Progressive speculative KV transfer; docs/architecture.md follows one request through it.
+
+    Raises:
+        OptionError: kv_connector_extra_config holds a value that cannot be used.
+        UnsupportedError: the engine is of a kind that Lynx cannot serve.
+    """
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        options = LynxOptions.parse(transfer.kv_connector_extra_config)
+        check_config(vllm_config)
+        self._options = options
+        self._engine_id: str = transfer.engine_id
+        self._vllm_config = vllm_config
+        self._cache_config = kv_cache_config
+        self.scheduler_half: SchedulerHalf | None = None
+        self._producer: Producer | None = None
+        self._consumer: Consumer | None = None
+        if role == KVConnectorRole.SCHEDULER:
+            trace = Trace(options.trace_dir, f"scheduler-{transfer.kv_role}")
+            self.scheduler_half = SchedulerHalf(options, self._engine_id, vllm_config.parallel_config.world_size, trace)
+            if options.method != LOSSLESS and transfer.is_kv_consumer:
+                logger.warning(
+                    "method %s is lossy: answers follow the %s, not the uncompressed cache",
+                    options.method,
+                    "8-bit cache" if len(streams(options.method)) > 1 else f"{options.method} cache",
+                )
+
+    # Worker half.
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+        install(GPUModelRunner)
+        context = self._vllm_config.compilation_config.static_forward_context
+        isa = next((layer.isa for layer in context.values() if hasattr(layer, "isa")), None)
+        layers = layer_views(kv_caches, self._cache_config, isa)
+        transfer = self._vllm_config.kv_transfer_config
+        if transfer.is_kv_producer:
+            trace = Trace(self._options.trace_dir, "producer")
+            self._producer = Producer(layers, self._options, self._engine_id, trace)
+            logger.info("serving KV on %s:%d", self._producer.server.host, self._producer.server.port)
+        if transfer.is_kv_consumer:
+            self._consumer = Consumer(
+                layers, self._options, self._engine_id, Trace(self._options.trace_dir, "consumer")
+            )
+
+    def get_handshake_metadata(self) -> LynxHandshake | None:
+        if self._producer is None:
+            return None
+        return LynxHandshake(self._options.host, self._producer.server.port)
+
+    def handle_preemptions(self, kv_connector_metadata: LynxMetadata) -> None:
+        # Before the worker's batch is updated and before the forward pass, on the compute stream: the one place where a
+        # commit is ordered against everything that reads or writes the blocks.
+        if self._consumer is not None:
+            for request_id in kv_connector_metadata.drops:
+                self._consumer.drop(request_id)
+            for request_id in kv_connector_metadata.commits:
+                self._consumer.commit(request_id)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        orders = self._get_connector_metadata()
+        assert isinstance(orders, LynxMetadata)
+        if self._producer is not None:
+            for send in orders.sends:
+                self._producer.hold(send)
+        if self._consumer is not None:
+            for pull in orders.pulls:
+                self._consumer.pull(pull)
+            self._consumer.poll()
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        return
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        return
+
+    def wait_for_save(self) -> None:
+        return
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        finished, failed = self._consumer.results() if self._consumer else (set(), set())
+        sent = self._producer.finished() if self._producer else set()
+        return KVConnectorTransferResults(finished_sending=sent, finished_recving=finished, failed_recving=failed)
+
+    def build_connector_worker_meta(self) -> LynxWorkerMetadata | None:
+        return self._consumer.report() if self._consumer else None
+
+    def shutdown(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
+        if self._consumer is not None:
+            self._consumer.close()
+
+    # Scheduler half.
+
+    def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
+        handshake = metadata[0]
+        assert isinstance(handshake, LynxHandshake)
+        self._half.set_address(handshake.host, handshake.port)
+
+    def on_new_request(self, request: Any) -> None:
+        self._half.on_new_request(request)
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
+        tokens = self._half.tokens_to_load(request, num_computed_tokens)
+        return tokens, tokens > 0
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        self._half.on_allocated(request, list(blocks.get_block_ids()[0]), num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> LynxMetadata:
+        return self._half.build_meta(scheduler_output)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        self._half.on_worker_report(connector_output.kv_connector_worker_meta)
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        return self._half.on_finished(request, block_ids)
+
+    @property
+    def _half(self) -> SchedulerHalf:
+        assert self.scheduler_half is not None, "called on a worker's connector"
+        return self.scheduler_half

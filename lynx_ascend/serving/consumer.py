@@ -1,0 +1,250 @@
+"""The worker half of a decode instance: pulls prompts, stages their frames, and writes them into the paged cache."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from lynx_ascend.codec.config import CodecConfig, Stream
+from lynx_ascend.frame import Frame, FrameError, FrameHeader, parse
+from lynx_ascend.paged import PagedKV, check_frame, decode_page, frame_header, num_pages, streams, wire_bytes
+from lynx_ascend.serving.layout import LayerKV
+from lynx_ascend.serving.metadata import LynxWorkerMetadata, PullOrder
+from lynx_ascend.serving.options import LynxOptions
+from lynx_ascend.serving.trace import Trace
+from lynx_ascend.transport.events import Item, Received, StreamEnd, StreamFault, TransportError
+from lynx_ascend.transport.receiver import StreamClient
+
+logger = logging.getLogger("vllm.lynx_ascend.consumer")
+# Frames are decoded between two forward passes: no longer than this at a time, or other requests would wait.
+STEP_BUDGET_S = 0.004
+FRAMES_A_LOOK = 16
+
+PageKey = tuple[int, bool, int]  # layer, is_value, page
+
+
+@dataclass
+class _Job:
+    """One prompt on its way. Frames stay staged until the blocks hold the reconstruction from all streams."""
+
+    order: PullOrder
+    deadline: float
+    block_ids: torch.Tensor
+    frames: dict[Stream, dict[PageKey, Frame]] = field(default_factory=dict)
+    ended: set[Stream] = field(default_factory=set)
+    reported: bool = False  # the scheduler has been told that the load is over, well or badly
+
+    def __post_init__(self) -> None:
+        self.frames = {stream: {} for stream in streams(self.order.method)}
+
+    @property
+    def complete(self) -> bool:
+        return len(self.ended) == len(self.frames)
+
+
+class Consumer:
+    """Pulls, staging and decoding. All methods are called by the engine's thread; only the client has others.
+
+    That is what keeps the cache safe: nothing asynchronous writes a block, so a request's blocks may be freed the
+    moment the scheduler says so.
+
+    Args:
+        layers: the KV cache, [blocks, block_size, heads, head_dim] views.
+        engine_id: this instance's, told to the peers.
+    """
+
+    def __init__(self, layers: list[LayerKV], options: LynxOptions, engine_id: str, trace: Trace) -> None:
+        self._layers = layers
+        self._options = options
+        self._trace = trace
+        self._client = StreamClient(engine_id, stall_s=options.stall)
+        self._jobs: dict[str, _Job] = {}
+        self._generations: dict[tuple[str, int], str] = {}
+        self._config = CodecConfig()
+        self._report = LynxWorkerMetadata()
+        self._finished: set[str] = set()
+        self._failed: set[str] = set()
+
+    def pull(self, order: PullOrder) -> None:
+        """Start fetching a prompt."""
+        job = _Job(order, time.monotonic() + self._options.deadline, torch.tensor(order.block_ids, dtype=torch.int64))
+        self._jobs[order.request_id] = job
+        self._generations[order.source.remote_request_id, order.generation] = order.request_id
+        args: dict[str, str | int] = {"method": order.method, "tokens": order.source.remote_tokens}
+        if order.bandwidth is not None:
+            args["bits_per_s"] = int(order.bandwidth * 1e6)
+        source, cache = order.source, self._layers[0].key
+        heads, head_dim = cache.shape[2:]
+        sizes = wire_bytes(order.method, source.remote_tokens, heads=heads, head_dim=head_dim, dtype=cache.dtype)
+        try:
+            for stream in job.frames:
+                self._client.pull(
+                    (source.remote_host, source.remote_port),
+                    source.remote_request_id,
+                    order.generation,
+                    stream,
+                    args,
+                    max_bytes=2 * len(self._layers) * sizes[stream],
+                    engine_id=source.remote_engine_id,
+                )
+        except (TransportError, ValueError) as error:
+            self._fail(job, str(error))
+
+    def drop(self, request_id: str) -> None:
+        """The request has ended or goes on without the transfer: forget every byte of it."""
+        job = self._jobs.get(request_id)
+        if job is None:
+            return
+        self._forget(job)
+        if not job.reported:
+            # The scheduler keeps the blocks of an aborted load until the worker lets go of them.
+            self._finished.add(request_id)
+
+    def commit(self, request_id: str) -> None:
+        """Write the reconstruction from all streams over the anchor's, before the forward pass that verifies."""
+        job = self._jobs[request_id]
+        started = time.monotonic()
+        self._decode_all(job)
+        self._forget(job)
+        self._trace("commit", request_id, started_at=started)
+
+    def poll(self) -> None:
+        """Take in what has arrived, anchors first, within the step's budget."""
+        until = time.monotonic() + STEP_BUDGET_S
+        while self._jobs and time.monotonic() < until:
+            items = self._client.drain(FRAMES_A_LOOK)
+            for item in items:
+                self._take(item)
+            if len(items) < FRAMES_A_LOOK:
+                break
+        now = time.monotonic()
+        for job in list(self._jobs.values()):
+            if now > job.deadline and not job.complete:
+                self._fail(job, f"not complete after the deadline of {self._options.deadline:g} s")
+
+    def results(self) -> tuple[set[str], set[str]]:
+        """(finished, failed) loads since the last call; a failed one is in both."""
+        results = self._finished, self._failed
+        self._finished, self._failed = set(), set()
+        return results
+
+    def report(self) -> LynxWorkerMetadata | None:
+        """Residuals that became ready and transfers that failed since the last call."""
+        report, self._report = self._report, LynxWorkerMetadata()
+        return report if report.residual_ready or report.failures else None
+
+    def staged_bytes(self) -> int:
+        """Bytes of frames held here or waiting to be taken in."""
+        staged = sum(
+            frame.data.nbytes for job in self._jobs.values() for s in job.frames.values() for frame in s.values()
+        )
+        return staged + self._client.staged_bytes()
+
+    def close(self) -> None:
+        self._client.close()
+
+    # Arrival.
+
+    def _take(self, item: Item) -> None:
+        request_id = self._generations.get((item.transfer_id, item.generation))
+        if request_id is None:
+            return
+        job = self._jobs[request_id]
+        try:
+            match item:
+                case Received():
+                    self._take_frame(job, item)
+                case StreamEnd():
+                    self._take_end(job, item)
+                case StreamFault():
+                    self._fail(job, f"{item.stream.name.lower()} stream: {item.reason}")
+        except FrameError as error:
+            self._fail(job, str(error))
+
+    def _take_frame(self, job: _Job, item: Received) -> None:
+        sent, _ = FrameHeader.unpack(item.frame)
+        key = (sent.layer, sent.is_value, sent.page_index)
+        frame = parse(item.frame, self._expected(job, item.stream, key, sent))
+        if key in job.frames[item.stream]:
+            raise sent.error("page_index", f"layer {sent.layer} sent twice")
+        check_frame(frame)
+        job.frames[item.stream][key] = frame
+        if item.stream is Stream.ANCHOR and not job.order.wait_all:
+            decode_page(frame, None, self._target(job, key), first=job.order.first)
+
+    def _expected(self, job: _Job, stream: Stream, key: PageKey, sent: FrameHeader) -> FrameHeader:
+        layer, is_value, page = key
+        tokens = job.order.source.remote_tokens
+        if layer >= len(self._layers):
+            raise sent.error("layer", f"{layer}, but the model has {len(self._layers)}")
+        if page >= num_pages(tokens, self._config.page):
+            raise sent.error("page_index", f"{page} is beyond the prompt's {tokens} tokens")
+        cache = self._layers[layer].key
+        return frame_header(
+            job.order.method,
+            stream,
+            page,
+            tokens=tokens,
+            heads=cache.shape[2],
+            head_dim=cache.shape[3],
+            dtype=cache.dtype,
+            layer=layer,
+            is_value=is_value,
+            generation=job.order.generation,
+        )
+
+    def _take_end(self, job: _Job, end: StreamEnd) -> None:
+        request_id, name = job.order.request_id, end.stream.name.lower()
+        expected = 2 * len(self._layers) * num_pages(job.order.source.remote_tokens, self._config.page)
+        if len(job.frames[end.stream]) != expected:
+            self._fail(job, f"{name} stream: ended after {len(job.frames[end.stream])} of {expected} frames")
+            return
+        times = {"first_at": end.first_at, "last_at": end.last_at}
+        self._trace("received", request_id, stream=name, nbytes=end.nbytes, frames=end.frames, **times)
+        job.ended.add(end.stream)
+        if job.order.wait_all:
+            if job.complete:
+                self._decode_all(job)
+                self._finish(job)
+                self._forget(job)
+        elif end.stream is Stream.ANCHOR:
+            self._finish(job)
+        else:
+            self._report.residual_ready[request_id] += 1
+
+    def _decode_all(self, job: _Job) -> None:
+        residuals = job.frames.get(Stream.RESIDUAL, {})
+        for key, anchor in job.frames[Stream.ANCHOR].items():
+            decode_page(anchor, residuals.get(key), self._target(job, key), first=job.order.first)
+
+    def _target(self, job: _Job, key: PageKey) -> PagedKV:
+        layer, is_value, _ = key
+        return self._layers[layer].paged(is_value, job.block_ids)
+
+    # The end of a job.
+
+    def _finish(self, job: _Job) -> None:
+        job.reported = True
+        self._finished.add(job.order.request_id)
+        self._trace("loaded", job.order.request_id)
+
+    def _fail(self, job: _Job, reason: str) -> None:
+        request_id = job.order.request_id
+        where = f"{job.order.source.remote_host}:{job.order.source.remote_port}"
+        logger.error("request %s: KV transfer from %s failed: %s", request_id, where, reason)
+        self._report.failures[request_id] = reason
+        if not job.reported:
+            self._failed.add(request_id)
+            self._finish(job)
+        self._forget(job)
+
+    def _forget(self, job: _Job) -> None:
+        source, generation = job.order.source, job.order.generation
+        if self._jobs.pop(job.order.request_id, None) is None:
+            return
+        del self._generations[source.remote_request_id, generation]
+        if not job.complete:
+            self._client.cancel(source.remote_request_id, generation)

@@ -1,0 +1,88 @@
+"""What an operator sets (kv_connector_extra_config) and what a client may ask for (vllm_xargs), both checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from lynx_ascend.paged import METHODS
+
+
+class OptionError(ValueError):
+    """A setting or a request field that cannot be used; the message names it."""
+
+
+class LynxOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of `kv_connector_extra_config`. Times in seconds, rates in Mbit/s (10^6 bits)."""
+
+    method: str = "lynx"  # for requests that name none
+    draft_cap: int = 64  # most tokens drafted on the anchor; 0 waits for the residual
+    host: str = "127.0.0.1"  # where a prefill instance listens, and the address it hands out
+    port: int = 0  # 0: the system picks one
+    bandwidth: float | None = None  # emulated link of a prefill instance, shared by its streams; None: the real one
+    request_bandwidth: bool = False  # let a request ask for a link of its own (experiments)
+    lease: float = 60.0  # a prompt's blocks wait this long on the prefill side for a first pull or for progress
+    deadline: float = 120.0  # a transfer that is not complete after this is given up
+    stall: float = 20.0  # so is one that moved no byte for this long
+    trace_dir: str | None = None  # write what happened when, one JSON line an event, into this folder
+
+    @classmethod
+    def parse(cls, extra_config: Mapping[str, Any]) -> LynxOptions:
+        """Raises OptionError naming the field."""
+        try:
+            options = msgspec.convert(dict(extra_config), cls, strict=True)
+        except msgspec.ValidationError as error:
+            raise OptionError(f"kv_connector_extra_config: {error}") from None
+        _check_method("kv_connector_extra_config.method", options.method)
+        _check_cap("kv_connector_extra_config.draft_cap", options.draft_cap)
+        for name in ("bandwidth", "lease", "deadline", "stall"):
+            value = getattr(options, name)
+            if value is not None and not value > 0:
+                raise OptionError(f"kv_connector_extra_config.{name}: {value} is not positive")
+        if not 0 <= options.port <= 65535:
+            raise OptionError(f"kv_connector_extra_config.port: {options.port} is outside 0 .. 65535")
+        return options
+
+
+class RequestOptions(msgspec.Struct, frozen=True):
+    """What one request is served with, after the defaults."""
+
+    method: str
+    draft_cap: int
+    bandwidth: float | None
+
+    @classmethod
+    def parse(cls, options: LynxOptions, extra_args: Mapping[str, Any] | None) -> RequestOptions:
+        """Reads `lynx_method`, `lynx_draft_cap` and `lynx_bandwidth` from a request's `vllm_xargs`.
+
+        They ride in the body, so proxies that rewrite `kv_transfer_params` leave them alone.
+
+        Raises:
+            OptionError: a value that cannot be used, naming the field.
+        """
+        args = dict(extra_args or {})
+        method = args.get("lynx_method", options.method)
+        _check_method("lynx_method", method)
+        cap = args.get("lynx_draft_cap", options.draft_cap)
+        _check_cap("lynx_draft_cap", cap)
+        bandwidth = args.get("lynx_bandwidth")
+        if bandwidth is not None:
+            if not options.request_bandwidth:
+                raise OptionError("lynx_bandwidth: not allowed here (kv_connector_extra_config.request_bandwidth)")
+            if isinstance(bandwidth, bool) or not isinstance(bandwidth, int | float) or not bandwidth > 0:
+                raise OptionError(f"lynx_bandwidth: {bandwidth!r} is not a positive number of Mbit/s")
+            bandwidth = float(bandwidth)
+        return cls(method=method, draft_cap=cap, bandwidth=bandwidth)
+
+
+def _check_method(name: str, value: object) -> None:
+    if value not in METHODS:
+        raise OptionError(f"{name}: {value!r} is none of {', '.join(METHODS)}")
+
+
+def _check_cap(name: str, value: object) -> None:
+    # 127 drafts and one corrected token are what vLLM's rejection sampler takes in one pass (MAX_SPEC_LEN).
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 127:
+        raise OptionError(f"{name}: {value!r} is not an integer of 0 .. 127")

@@ -1,0 +1,203 @@
+"""The connector's scheduler half: decides what is fetched, holds one SpecDecoder a request, and gives the orders."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.v1.request import RequestStatus
+
+from lynx_ascend.codec.config import Stream
+from lynx_ascend.paged import streams
+from lynx_ascend.serving.drafting import may_draft
+from lynx_ascend.serving.metadata import LynxMetadata, LynxWorkerMetadata, PullOrder, SendOrder
+from lynx_ascend.serving.options import LynxOptions, OptionError, RequestOptions
+from lynx_ascend.serving.trace import Trace
+from lynx_ascend.serving.transfer_params import RemotePrompt, TransferParamsError, wants_remote_decode
+from lynx_ascend.speculation.decoder import SpecDecoder, State
+
+logger = logging.getLogger("vllm.lynx_ascend.scheduler")
+LOSSLESS = "bf16"  # the one method whose KV may be shared with other requests through the prefix cache
+
+
+@dataclass
+class RemoteRequest:
+    """A request whose prompt KV comes from a prefill instance, until it is an ordinary request."""
+
+    request_id: str
+    decoder: SpecDecoder
+    source: RemotePrompt
+    options: RequestOptions
+    drafts: bool  # may draft: the load is reported with the anchor
+    residual_ready: bool = False
+    failure: str | None = None
+    commit_due: bool = False  # Commit was asked for; goes out with the next step that schedules the request
+    row_stale: bool = False  # the worker's row holds drafts as output: rebuild it
+
+    @property
+    def live(self) -> bool:
+        """True while the transfer or the verification is under way."""
+        return not self.decoder.finished
+
+
+class SchedulerHalf:
+    """State of every remote request, keyed by request id.
+
+    Attributes:
+        remotes: the requests under way.
+        private: requests whose blocks hold reconstructed KV and must stay out of the prefix cache, until they finish.
+        refused: requests that cannot be served, with the reason; the scheduler mixin ends them with an error.
+    """
+
+    def __init__(self, options: LynxOptions, engine_id: str, workers: int, trace: Trace) -> None:
+        self.options = options
+        self.remotes: dict[str, RemoteRequest] = {}
+        self.private: set[str] = set()
+        self.refused: dict[str, str] = {}
+        self._engine_id = engine_id
+        self._workers = workers
+        self._trace = trace
+        self._address: tuple[str, int] | None = None
+        self._orders = LynxMetadata()
+        self._votes: dict[str, int] = {}
+        self._generation = 0
+
+    def set_address(self, host: str, port: int) -> None:
+        """Where this instance's worker serves KV."""
+        self._address = (host, port)
+
+    # Arrival and allocation, on the decode side.
+
+    def on_new_request(self, request: Any) -> None:
+        """Reads what the request asks for; what cannot be used is refused, never guessed."""
+        params = request.kv_transfer_params
+        try:
+            source = RemotePrompt.from_params(params)
+            if source is None:
+                return
+            options = RequestOptions.parse(self.options, request.sampling_params.extra_args)
+        except (TransferParamsError, OptionError) as error:
+            self._refuse(request.request_id, str(error))
+            return
+        if source.remote_tokens != request.num_prompt_tokens:
+            tokens = f"remote_tokens {source.remote_tokens}, but the prompt has {request.num_prompt_tokens} tokens"
+            self._refuse(request.request_id, f"kv_transfer_params: {tokens}")
+            return
+        # The verify pass gives one token more than was drafted, so max_tokens - 1 drafts are enough.
+        cap = min(options.draft_cap, request.max_tokens - 1)
+        drafts = cap > 0 and Stream.RESIDUAL in streams(options.method) and may_draft(request)
+        decoder = SpecDecoder(request.request_id, cap=cap if drafts else 0)
+        self.remotes[request.request_id] = RemoteRequest(request.request_id, decoder, source, options, drafts)
+        if options.method != LOSSLESS:
+            self.private.add(request.request_id)
+
+    def _refuse(self, request_id: str, reason: str) -> None:
+        logger.error("request %s refused: %s", request_id, reason)
+        self.refused[request_id] = reason
+
+    def tokens_to_load(self, request: Any, computed: int) -> int:
+        """Tokens beyond the first `computed` that come from the prefill instance."""
+        remote = self.remotes.get(request.request_id)
+        if remote is None or remote.decoder.state is not State.WAITING:
+            return 0
+        return max(request.num_prompt_tokens - computed, 0)
+
+    def on_allocated(self, request: Any, block_ids: list[int], external: int) -> None:
+        """Orders the transfer into the blocks that were just allocated."""
+        remote = self.remotes.get(request.request_id)
+        if remote is None or external == 0:
+            return
+        order = PullOrder(
+            request_id=request.request_id,
+            source=remote.source,
+            generation=self._next_generation(),
+            method=remote.options.method,
+            block_ids=block_ids,
+            first=request.num_prompt_tokens - external,
+            wait_all=not remote.drafts,
+            bandwidth=remote.options.bandwidth,
+        )
+        self._orders.pulls.append(order)
+        self._trace("pull", request.request_id, method=order.method, tokens=request.num_prompt_tokens)
+
+    def _next_generation(self) -> int:
+        """Microseconds since the epoch: grows from attempt to attempt, across restarts too."""
+        self._generation = max(self._generation + 1, time.time_ns() // 1000)
+        return self._generation
+
+    # Every step.
+
+    def build_meta(self, scheduler_output: Any) -> LynxMetadata:
+        """The orders of this step. A commit goes with the step that runs the request, before its forward pass."""
+        orders, self._orders = self._orders, LynxMetadata()
+        for remote in self.remotes.values():
+            if remote.commit_due and remote.request_id in scheduler_output.num_scheduled_tokens:
+                orders.commits.append(remote.request_id)
+                remote.commit_due = False
+        return orders
+
+    def on_worker_report(self, report: LynxWorkerMetadata | None) -> None:
+        """Takes in what arrived. Acted upon in the next schedule(): the engine is between two steps only there."""
+        if report is None:
+            return
+        for request_id, count in report.residual_ready.items():
+            votes = self._votes[request_id] = self._votes.get(request_id, 0) + count
+            if votes >= self._workers:
+                del self._votes[request_id]
+                if request_id in self.remotes:
+                    self.remotes[request_id].residual_ready = True
+        for request_id, reason in report.failures.items():
+            if request_id in self.remotes:
+                self.remotes[request_id].failure = reason
+
+    # The end.
+
+    def give_up(self, remote: RemoteRequest, reason: str) -> None:
+        """The request leaves the transfer behind; the caller recomputes it or ends it."""
+        logger.warning("request %s: transfer given up: %s", remote.request_id, reason)
+        self._trace("fallback", remote.request_id, reason=reason)
+        remote.decoder.on_failure(reason)
+        self._forget(remote.request_id)
+        self.private.discard(remote.request_id)
+        self._orders.drops.append(remote.request_id)
+
+    def complete(self, remote: RemoteRequest) -> None:
+        """The request is an ordinary one from here on; the worker has let go of the transfer by itself."""
+        self._forget(remote.request_id)
+
+    def on_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        """The request ends, whatever the reason.
+
+        Returns:
+            (True, params) where the blocks must wait for a decode instance to fetch them; else (False, None).
+        """
+        request_id = request.request_id
+        remote = self.remotes.get(request_id)
+        if remote is not None:
+            remote.decoder.on_abort()
+            self._trace("abort", request_id)
+            self._forget(request_id)
+            self._orders.drops.append(request_id)
+        self.private.discard(request_id)
+        self.refused.pop(request_id, None)
+        finished = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
+        if not wants_remote_decode(request.kv_transfer_params) or request.status not in finished:
+            return False, None
+        if self._address is None:
+            logger.error("request %s: no worker serves KV here: is kv_role kv_consumer?", request_id)
+            return False, None
+        tokens = request.num_prompt_tokens
+        self._orders.sends.append(SendOrder(request_id, block_ids, tokens))
+        self._trace("prefilled", request_id, tokens=tokens)
+        host, port = self._address
+        return True, RemotePrompt(self._engine_id, request_id, host, port, tokens).to_params()
+
+    def trace(self, event: str, request_id: str, **fields: Any) -> None:
+        """Writes one line of the trace, if there is one."""
+        self._trace(event, request_id, **fields)
+
+    def _forget(self, request_id: str) -> None:
+        self.remotes.pop(request_id, None)
+        self._votes.pop(request_id, None)
