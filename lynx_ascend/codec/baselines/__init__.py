@@ -1,0 +1,1 @@
+"""Methods to compare with, one file each; all send everything as one stream."""

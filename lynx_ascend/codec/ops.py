@@ -1,0 +1,110 @@
+"""Typed calls of the compiled codec, torch.ops.lynx_ascend (docs/ops.md), with the tables that a config implies."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .config import CodecConfig
+from .tables import Tables, tables
+
+try:
+    from .. import _C
+except ImportError as error:
+    raise ImportError(
+        f"lynx_ascend._C could not be loaded ({error}); build it with scripts/setup_env.sh or `pip install -e .`"
+    ) from error
+
+__all__ = ["decode", "encode", "isa"]
+
+
+def isa() -> str:
+    """The instruction set whose kernels run: "avx512" or "portable" (LYNX_ASCEND_ISA forces one)."""
+    return str(_C.isa())
+
+
+def encode(
+    cache: Tensor,
+    block_ids: Tensor,
+    start: int,
+    tokens: int,
+    config: CodecConfig,
+    anchor: Tensor,
+    residual: Tensor,
+) -> None:
+    """Encodes tokens start .. start + tokens - 1 of one layer's K or V, page by page, into their payloads.
+
+    Non-finite elements leave a page's gamma not finite and its other bytes unspecified: the caller looks there.
+
+    Args:
+        cache: [blocks, block_size, heads, head_dim] in T = bf16 | fp16 | fp32 with any strides.
+        block_ids: int64 [n] on the CPU; token t (absolute) is row t % block_size of block block_ids[t // block_size].
+        start: absolute position, a multiple of config.page. tokens: at least 1; the last page may be short.
+        anchor, residual: uint8 [pages, >= bytes of the largest payload], last stride 1; written from column 0.
+
+    Raises:
+        RuntimeError: an argument that does not fit the others, naming it.
+    """
+    table = _tables(config)
+    torch.ops.lynx_ascend.encode(
+        cache,
+        block_ids,
+        start,
+        tokens,
+        config.page,
+        config.chunk,
+        config.sink_tokens,
+        config.codec == "alg1",
+        config.center == "mean",
+        None if table is None else table.thresholds,
+        None if table is None else table.codes,
+        anchor,
+        residual,
+    )
+
+
+def decode(
+    anchor: Tensor,
+    residual: Tensor | None,
+    start: int,
+    tokens: int,
+    config: CodecConfig,
+    block_ids: Tensor,
+    cache: Tensor,
+    first: int = 0,
+) -> None:
+    """Writes the reconstruction of tokens max(first, start) .. start + tokens - 1 into a paged cache.
+
+    The payloads' metadata must have been checked (layout.bad_metadata).
+
+    Args:
+        anchor, residual: uint8 [pages, >= bytes of the largest payload], last stride 1. residual: None decodes the
+            anchor alone.
+        start, tokens, block_ids, cache: as in encode; cache is written.
+        first: absolute position; earlier tokens, and blocks that hold only such, are neither read nor written.
+
+    Raises:
+        RuntimeError: an argument that does not fit the others, naming it.
+    """
+    table = _tables(config)
+    levels = None if table is None else table.anchor_levels if residual is None else table.levels
+    torch.ops.lynx_ascend.decode(
+        anchor,
+        residual,
+        start,
+        tokens,
+        first,
+        config.page,
+        config.chunk,
+        config.sink_tokens,
+        config.codec == "alg1",
+        levels,
+        block_ids,
+        cache,
+    )
+
+
+def _tables(config: CodecConfig) -> Tables | None:
+    """None for the linear grid: the kernels compute it in closed form."""
+    assert config.alpha is not None  # CodecConfig fills it in
+    return tables(config.codec, config.alpha) if config.codec == "alg1" or config.alpha else None

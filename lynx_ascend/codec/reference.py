@@ -1,0 +1,192 @@
+"""The definition of the split codecs in plain PyTorch: what every kernel must reproduce bit for bit.
+
+All arithmetic is fp32, one rounding per operation (eager PyTorch never fuses a multiply and an add).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .config import CodecConfig
+from .layout import PageLayout, page_layout, read_part
+from .tables import as_fp32, steps, tables
+
+# Smaller scales are lifted before the division, whose result would overflow.
+_LIFT_BELOW = 2.0**-60
+_LIFT = 2.0**64
+
+
+class Scales(NamedTuple):
+    """What both sides derive from metadata alone, each fp32 [chunks, C]: centre c, scale s and step d = s / N."""
+
+    c: Tensor
+    s: Tensor
+    d: Tensor
+
+
+def largest_output(dtype: torch.dtype) -> float:
+    """FMAX: no reconstruction may exceed it. For fp32 a little is left for the rounding of the last two operations."""
+    return (
+        as_fp32(torch.finfo(torch.float32).max * (1 - 2.0**-20)) if dtype == torch.float32 else torch.finfo(dtype).max
+    )
+
+
+def scales(g0: Tensor, g1: Tensor, mu: Tensor, sigma: Tensor, codec: str, dtype: torch.dtype) -> Scales:
+    """Centre, scale and step of every chunk and channel.
+
+    Args:
+        g0, g1: fp32 [C], the page's minimum and maximum.
+        mu, sigma: uint8 or fp32 [chunks, C].
+        codec: "grid" or "alg1"; dtype: T, the type of the reconstruction.
+    """
+    c = _centre(g0, g1, mu)
+    half = 0.5 * g1 - 0.5 * g0
+    s2 = sigma.float() * (half * as_fp32(1 / 255)) if sigma.dtype == torch.uint8 else sigma * half
+    room = 0.5 * largest_output(dtype) - 0.5 * c.abs()
+    # An fp32 centre may itself lie above FMAX: the room is then none, not negative.
+    s = 2 * torch.minimum(s2, room).clamp_min(0.0)
+    return Scales(c, s, s * as_fp32(1 / steps(codec)))
+
+
+def _centre(g0: Tensor, g1: Tensor, mu: Tensor) -> Tensor:
+    half, mid = 0.5 * g1 - 0.5 * g0, 0.5 * g1 + 0.5 * g0
+    offset = (mu.float() - 127.5) * (half * as_fp32(1 / 127.5)) if mu.dtype == torch.uint8 else mu * half
+    return torch.minimum(torch.maximum(mid + offset, g0), g1)
+
+
+def _mean(rows: Tensor) -> Tensor:
+    """Mean over dim 0 of fp32 [n, C] by a fixed tree of row halves, scaled so that no sum overflows."""
+    n = rows.shape[0]
+    m = 1 << (n - 1).bit_length()
+    total = torch.zeros(m, rows.shape[1])
+    total[:n] = rows * 2.0**-10
+    while m > 1:
+        m //= 2
+        total = total[:m] + total[m : 2 * m]
+    return (total[0] / n) * 1024.0
+
+
+def _over(numerator: Tensor, half: Tensor) -> Tensor:
+    return torch.where(half == 0, 0.0, numerator / half)
+
+
+def _metadata(rows: Tensor, g0: Tensor, g1: Tensor, config: CodecConfig) -> tuple[Tensor, Tensor]:
+    """mu and sigma [C] (uint8 for grid, fp32 for alg1) of one chunk, fp32 [n, C]."""
+    half, mid = 0.5 * g1 - 0.5 * g0, 0.5 * g1 + 0.5 * g0
+    cmin, cmax = rows.amin(0) + 0.0, rows.amax(0) + 0.0  # + 0.0 turns -0.0 into +0.0
+    if config.center == "midrange":
+        cm = 0.5 * cmax + 0.5 * cmin
+    else:
+        cm = torch.minimum(torch.maximum(_mean(rows), cmin), cmax)
+    t = _over(cm - mid, half)
+    grid = config.codec == "grid"
+    mu = (t * 127.5 + 127.5).round().clamp(0, 255).to(torch.uint8) if grid else t.clamp(-1.0, 1.0)
+    c = _centre(g0, g1, mu)
+    u = _over(torch.maximum(0.5 * cmax - 0.5 * c, 0.5 * c - 0.5 * cmin), half)
+    # Rounded up, so that the scale still covers every element of the chunk.
+    sigma = (u * 255).ceil().clamp_max(255).to(torch.uint8) if grid else u.clamp_max(1.0)
+    return mu, sigma
+
+
+def encode_page(x: Tensor, config: CodecConfig, start: int = 0) -> tuple[Tensor, Tensor]:
+    """Codes one page.
+
+    Args:
+        x: [tokens, heads, head_dim] in T = bf16 | fp16 | fp32, tokens <= config.page.
+        start: absolute position of its first token, a multiple of config.page.
+
+    Returns:
+        The anchor and the residual payload, uint8 1-D (docs/frame.md).
+
+    Raises:
+        ValueError: x holds NaN or Inf, or a shape, dtype or start that page_layout rejects.
+    """
+    tokens, channels = x.shape[0], x.shape[1] * x.shape[2]
+    layout = page_layout(config, x.dtype, tokens, channels, start)
+    values = x.reshape(tokens, channels)
+    wide = values.float()
+    g0, g1 = wide.amin(0) + 0.0, wide.amax(0) + 0.0
+    if not bool((g0.isfinite() & g1.isfinite()).all()):
+        raise ValueError("x: holds NaN or Inf")
+    pairs = [_metadata(rows, g0, g1, config) for rows in torch.split(wide, config.chunk)]
+    mu, sigma = (torch.stack(part) for part in zip(*pairs, strict=True))
+    codes = _quantise(wide, scales(g0, g1, mu, sigma, config.codec, x.dtype), config)[layout.sink_rows :]
+    parts = [g0.to(layout.gamma_dtype), g1.to(layout.gamma_dtype), mu, sigma, values[: layout.sink_rows]]
+    anchor = torch.cat([_bytes(part) for part in parts] + [_pack(codes & 15)])
+    return anchor, _pack(codes >> 4)
+
+
+def _quantise(wide: Tensor, scale: Scales, config: CodecConfig) -> Tensor:
+    """Code bytes, uint8 [tokens, C]."""
+    c, s = (_per_row(part, wide.shape[0], config.chunk) for part in scale[:2])
+    k = torch.where(s < _LIFT_BELOW, _LIFT, 1.0)
+    # Not `float / tensor`, which PyTorch computes as a reciprocal and a product: two roundings.
+    r = torch.full_like(s, steps(config.codec)) / (s * k)
+    z = torch.where(s == 0, 0.0, ((wide - c) * k) * r)
+    table = tables(config.codec, config.alpha or 0.0)
+    return table.codes[torch.bucketize(z, table.thresholds, right=True)]
+
+
+def decode_page(
+    anchor: Tensor,
+    residual: Tensor | None,
+    config: CodecConfig,
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    start: int = 0,
+) -> Tensor:
+    """Reconstructs one page, [tokens, heads, head_dim] = `shape` in `dtype`, from the anchor alone or from both.
+
+    Args:
+        anchor, residual: uint8 1-D payloads of exactly the layout's size; start: as in encode_page.
+
+    Raises:
+        ValueError: a payload of another size, or metadata that no encoder writes.
+    """
+    tokens, channels = shape[0], shape[1] * shape[2]
+    layout = page_layout(config, dtype, tokens, channels, start)
+    _check_payloads(anchor, residual, layout)
+    g0 = read_part(anchor, 0, channels, layout.gamma_dtype).float()
+    g1 = read_part(anchor, layout.gamma_max, channels, layout.gamma_dtype).float()
+    count = layout.chunks * channels
+    mu = read_part(anchor, layout.mu, count, layout.metadata_dtype).view(layout.chunks, channels)
+    sigma = read_part(anchor, layout.sigma, count, layout.metadata_dtype).view(layout.chunks, channels)
+    scale = scales(g0, g1, mu, sigma, config.codec, dtype)
+    c, d = (_per_row(part, tokens, config.chunk)[layout.sink_rows :] for part in (scale.c, scale.d))
+    table = tables(config.codec, config.alpha or 0.0)
+    codes = _unpack(anchor[layout.codes :], c.numel())
+    if residual is None:
+        level = table.anchor_levels[codes.long()]
+    else:
+        level = table.levels[(codes | _unpack(residual, c.numel()) << 4).long()]
+    sink = read_part(anchor, layout.sink, layout.sink_rows * channels, dtype).view(-1, channels)
+    return torch.cat([sink, (c + d * level.view_as(c)).to(dtype)]).view(shape)
+
+
+def _check_payloads(anchor: Tensor, residual: Tensor | None, layout: PageLayout) -> None:
+    if anchor.numel() != layout.anchor_bytes:
+        raise ValueError(f"anchor: {anchor.numel()} bytes, expected {layout.anchor_bytes}")
+    if residual is not None and residual.numel() != layout.residual_bytes:
+        raise ValueError(f"residual: {residual.numel()} bytes, expected {layout.residual_bytes}")
+
+
+def _per_row(per_chunk: Tensor, tokens: int, chunk: int) -> Tensor:
+    return per_chunk.repeat_interleave(chunk, 0)[:tokens]
+
+
+def _bytes(part: Tensor) -> Tensor:
+    return part.contiguous().view(-1).view(torch.uint8)
+
+
+def _pack(nibbles: Tensor) -> Tensor:
+    """Nibbles two a byte, the even element low; an odd count leaves the last high nibble zero."""
+    flat = nibbles.reshape(-1)
+    flat = torch.cat([flat, flat.new_zeros(flat.numel() % 2)])
+    return flat[0::2] | flat[1::2] << 4
+
+
+def _unpack(packed: Tensor, count: int) -> Tensor:
+    return torch.stack([packed & 15, packed >> 4], 1).view(-1)[:count]

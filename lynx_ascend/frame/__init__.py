@@ -1,0 +1,19 @@
+"""The byte format of one page of one stream: write, parse, check. docs/frame.md is the authority."""
+
+from .errors import FrameError
+from .frame import Frame, parse, seal
+from .header import HEADER_BYTES, MAX_CHANNELS, MAX_PAYLOAD_BYTES, Center, CodecId, DType, FrameHeader
+
+__all__ = [
+    "HEADER_BYTES",
+    "MAX_CHANNELS",
+    "MAX_PAYLOAD_BYTES",
+    "Center",
+    "CodecId",
+    "DType",
+    "Frame",
+    "FrameError",
+    "FrameHeader",
+    "parse",
+    "seal",
+]

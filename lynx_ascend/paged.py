@@ -1,0 +1,259 @@
+"""Pages of a paged KV cache to frames and back: one interface for every method, which is what serving uses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .codec import ops
+from .codec.baselines import linear, raw
+from .codec.cache import PagedKV
+from .codec.config import CodecConfig, Stream
+from .codec.layout import bad_metadata, page_layout
+from .frame import HEADER_BYTES, CodecId, Frame, FrameHeader, seal
+from .methods import (
+    LINEAR_BITS,
+    METHODS,
+    TORCH_DTYPES,
+    frame_header,
+    frames_expected,
+    method_codec,
+    method_config,
+    num_pages,
+    payload_bytes,
+    streams,
+    wire_bytes,
+)
+
+__all__ = [
+    "METHODS",
+    "NonFiniteError",
+    "PageEncoder",
+    "PagedKV",
+    "check_frame",
+    "decode_page",
+    "frame_header",
+    "frames_expected",
+    "num_pages",
+    "streams",
+    "wire_bytes",
+]
+
+
+class NonFiniteError(ValueError):
+    """A page holds NaN or Inf, which no codec may hide.
+
+    Attributes:
+        layer, is_value, page: where.
+    """
+
+    def __init__(self, layer: int, is_value: bool, page: int) -> None:
+        self.layer, self.is_value, self.page = layer, is_value, page
+        super().__init__(f"layer {layer}, {'V' if is_value else 'K'}, page {page}: holds NaN or Inf")
+
+
+class PageEncoder:
+    """Encodes one layer's K or V page by page, so that page i can be on the wire while page i + 1 is encoded.
+
+    Args:
+        method: a name of METHODS. source: where the `tokens` first tokens of the sequence are.
+        layer, is_value, generation: what the frames' headers say. config: None for the method's default.
+
+    Raises:
+        ValueError: an argument out of range; NonFiniteError at once for int8 and int4, whose range spans all pages.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        source: PagedKV,
+        tokens: int,
+        *,
+        layer: int,
+        is_value: bool,
+        generation: int,
+        config: CodecConfig | None = None,
+    ) -> None:
+        self._codec, self._config, self._streams = method_codec(method), method_config(method, config), streams(method)
+        if tokens < 1:
+            raise ValueError(f"tokens: {tokens} is not positive")
+        source.check(tokens)
+        self._method, self._source, self._tokens = method, source, tokens
+        self._layer, self._is_value, self._generation = layer, is_value, generation
+        self.num_pages = num_pages(tokens, self._config.page)
+        if self._codec in LINEAR_BITS:
+            self._range = self._measure(LINEAR_BITS[self._codec])
+
+    def page(self, index: int) -> dict[Stream, bytearray]:
+        """The sealed frames of page `index`, one for each of the method's streams.
+
+        Raises:
+            IndexError: there is no such page. NonFiniteError: it holds NaN or Inf.
+        """
+        if not 0 <= index < self.num_pages:
+            raise IndexError(f"page {index} is outside 0 .. {self.num_pages - 1}")
+        headers = {stream: self._header(stream, index) for stream in self._streams}
+        frames = {stream: bytearray(HEADER_BYTES + header.payload_bytes) for stream, header in headers.items()}
+        payloads = {
+            stream: torch.frombuffer(frame, dtype=torch.uint8)[HEADER_BYTES:] for stream, frame in frames.items()
+        }
+        anchor = headers[Stream.ANCHOR]
+        if self._codec.is_split:
+            self._encode_split(anchor, payloads[Stream.ANCHOR], payloads[Stream.RESIDUAL])
+        elif self._codec is CodecId.RAW:
+            values = self._gather(index)
+            self._ends(index, values)
+            raw.encode(values, payloads[Stream.ANCHOR])
+        else:
+            linear.encode(self._gather(index), self._range, LINEAR_BITS[self._codec], payloads[Stream.ANCHOR])
+        for stream, frame in frames.items():
+            seal(frame, headers[stream])
+        return frames
+
+    def _header(self, stream: Stream, index: int) -> FrameHeader:
+        heads, head_dim = self._source.cache.shape[2:]
+        return frame_header(
+            self._method,
+            stream,
+            index,
+            tokens=self._tokens,
+            heads=heads,
+            head_dim=head_dim,
+            dtype=self._source.cache.dtype,
+            layer=self._layer,
+            is_value=self._is_value,
+            generation=self._generation,
+            config=self._config,
+        )
+
+    def _encode_split(self, header: FrameHeader, anchor: Tensor, residual: Tensor) -> None:
+        ops.encode(
+            self._source.cache,
+            self._source.block_ids,
+            header.token_offset,
+            header.tokens,
+            self._config,
+            anchor.unsqueeze(0),
+            residual.unsqueeze(0),
+        )
+        # min and max propagate NaN and Inf, so gamma tells whether the whole page is finite.
+        if _metadata_problem(header, anchor):
+            raise NonFiniteError(self._layer, self._is_value, header.page_index)
+
+    def _gather(self, index: int) -> Tensor:
+        start = index * self._config.page
+        return self._source.gather(start, min(self._config.page, self._tokens - start))
+
+    def _ends(self, index: int, x: Tensor) -> Tensor:
+        """Smallest and largest value [2] of page `index`; they propagate NaN and Inf, far faster than isfinite(x)."""
+        ends = torch.stack(x.aminmax())
+        if not bool(ends.isfinite().all()):
+            raise NonFiniteError(self._layer, self._is_value, index)
+        return ends
+
+    def _measure(self, bits: int) -> linear.Range:
+        ends = [self._ends(index, self._gather(index)) for index in range(self.num_pages)]
+        low, high = torch.stack(ends).float().aminmax()
+        return linear.measure(low, high, bits)
+
+
+def check_frame(frame: Frame) -> None:
+    """Raises FrameError unless the payload is one that the header's codec can have written."""
+    header = frame.header
+    if header.payload_bytes != payload_bytes(header):
+        raise header.error("payload_bytes", f"{header.payload_bytes}, but its fields imply {payload_bytes(header)}")
+    if header.codec is CodecId.RAW or header.stream is not Stream.ANCHOR:
+        return
+    payload = _as_tensor(frame.payload)
+    field = _metadata_problem(header, payload) if header.codec.is_split else linear.bad_range(payload)
+    if field:
+        raise header.error(field, "holds a value that no encoder writes")
+
+
+def decode_page(anchor: Frame, residual: Frame | None, target: PagedKV, *, first: int = 0) -> None:
+    """Reconstructs one page into the paged cache, from the anchor alone or from both.
+
+    Args:
+        anchor, residual: parsed frames of the same page. target: where the sequence's tokens go.
+        first: absolute position before which nothing is written (those blocks belong to someone else).
+
+    Raises:
+        FrameError: a frame that is not what its header says, does not fit its partner, or does not fit the target.
+        ValueError: the target itself is malformed.
+    """
+    header = anchor.header
+    start, end = header.token_offset, header.token_offset + header.tokens
+    target.check(0)
+    _check_fit(header, target)
+    check_frame(anchor)
+    if residual is not None:
+        _check_partner(header, residual)
+    if first >= end:
+        return
+    first = max(first, start)
+    payload = _as_tensor(anchor.payload)
+    if header.codec.is_split:
+        _decode_split(header, payload, residual, target, first)
+        return
+    shape, dtype = (header.tokens, header.heads, header.head_dim), TORCH_DTYPES[header.dtype]
+    if header.codec is CodecId.RAW:
+        values = raw.decode(payload, shape, dtype)
+    else:
+        values = linear.decode(payload, LINEAR_BITS[header.codec], shape, dtype)
+    target.scatter(first, values[first - start :])
+
+
+def _decode_split(header: FrameHeader, anchor: Tensor, residual: Frame | None, target: PagedKV, first: int) -> None:
+    ops.decode(
+        anchor.unsqueeze(0),
+        None if residual is None else _as_tensor(residual.payload).unsqueeze(0),
+        header.token_offset,
+        header.tokens,
+        header.config(),
+        target.block_ids,
+        target.cache,
+        first,
+    )
+
+
+def _check_fit(header: FrameHeader, target: PagedKV) -> None:
+    if header.stream is not Stream.ANCHOR:
+        raise header.error("stream", f"{header.stream.name} given as the anchor")
+    _, block_size, heads, head_dim = target.cache.shape
+    for field, found, wanted in (
+        ("dtype", TORCH_DTYPES[header.dtype], target.cache.dtype),
+        ("heads", header.heads, heads),
+        ("head_dim", header.head_dim, head_dim),
+    ):
+        if found != wanted:
+            raise header.error(field, f"{found}, but the target's is {wanted}")
+    room = target.block_ids.numel() * block_size
+    if header.token_offset + header.tokens > room:
+        raise header.error("tokens", f"{header.tokens} from {header.token_offset} on, but the target holds {room}")
+
+
+def _check_partner(header: FrameHeader, residual: Frame) -> None:
+    if not header.codec.is_split:
+        raise header.error("codec", f"{header.codec.name} has no residual")
+    expected = replace(header, stream=Stream.RESIDUAL, payload_bytes=0)
+    residual.header.require(replace(expected, payload_bytes=payload_bytes(expected)))
+
+
+def _metadata_problem(header: FrameHeader, anchor: Tensor) -> str | None:
+    channels = header.heads * header.head_dim
+    layout = page_layout(header.config(), TORCH_DTYPES[header.dtype], header.tokens, channels, header.token_offset)
+    return bad_metadata(anchor, layout)
+
+
+def _payload(frame: bytearray) -> Tensor:
+    """uint8 1-D over the part of `frame` behind its header, so that codecs write straight into it."""
+    return torch.frombuffer(frame, dtype=torch.uint8)[HEADER_BYTES:]
+
+
+def _as_tensor(payload: memoryview) -> Tensor:
+    """uint8 1-D over the payload. Read-only memory is copied: PyTorch has no read-only tensors."""
+    if not payload.nbytes:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(bytearray(payload) if payload.readonly else payload, dtype=torch.uint8)
