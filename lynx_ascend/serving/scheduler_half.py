@@ -120,7 +120,8 @@ class SchedulerHalf:
             bandwidth=remote.options.bandwidth,
         )
         self._orders.pulls.append(order)
-        self._trace("pull", request.request_id, method=order.method, tokens=request.num_prompt_tokens)
+        source = remote.source.remote_request_id
+        self._trace("pull", request.request_id, source=source, method=order.method, tokens=request.num_prompt_tokens)
 
     def _next_generation(self) -> int:
         """Microseconds since the epoch: grows from attempt to attempt, across restarts too."""

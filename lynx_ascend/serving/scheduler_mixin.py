@@ -42,6 +42,7 @@ class LynxSchedulerMixin(_Scheduler):
         super().__init__(*args, **kwargs)
         half = getattr(self.connector, "scheduler_half", None)
         self._lynx: SchedulerHalf | None = half if isinstance(half, SchedulerHalf) else None
+        self._lynx_ended: list[Any] = []  # refused requests whose clients are still to be told
         if self._lynx is not None:
             self._keep_out_of_prefix_cache(self._lynx.private)
 
@@ -92,7 +93,7 @@ class LynxSchedulerMixin(_Scheduler):
     # Scheduling.
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        if self._lynx is None or not self._lynx.remotes:
+        if self._lynx is None:
             return super().schedule(*args, **kwargs)
         for remote in list(self._lynx.remotes.values()):
             request = self.requests.get(remote.request_id)
@@ -102,6 +103,9 @@ class LynxSchedulerMixin(_Scheduler):
                 self._recompute_or_fail(remote, request)
             elif remote.residual_ready and remote.decoder.state in (State.DRAFTING, State.PARKED):
                 self._begin_verify(remote, request)
+        if self._lynx.refused:
+            self._lynx_ended += self.finish_requests(list(self._lynx.refused), RequestStatus.FINISHED_ERROR)
+            self._lynx.refused.clear()
         output = super().schedule(*args, **kwargs)
         self._rebuild_rows(output)
         return output
@@ -160,8 +164,10 @@ class LynxSchedulerMixin(_Scheduler):
             self._lynx.trace("verified", request.request_id, drafted=drafted, accepted=remote.decoder.accepted)
             self._lynx.complete(remote)
             return tokens, stopped
+        assert self._lynx is not None
         for token in new_token_ids:
             request.append_output_token_ids(token)
+            self._lynx.trace("draft", request.request_id)
             stop = check_stop(request, self.max_model_len)
             if stop:  # a draft never ends a request; the same rule decides again over the verified tokens
                 request.status, request.stop_reason = RequestStatus.RUNNING, None
@@ -172,14 +178,7 @@ class LynxSchedulerMixin(_Scheduler):
 
     def update_from_output(self, *args: Any, **kwargs: Any) -> dict[int, EngineCoreOutputs]:
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(*args, **kwargs)
-        if self._lynx is not None and self._lynx.refused:
-            self._end_refused(outputs)
-        return outputs
-
-    def _end_refused(self, outputs: dict[int, EngineCoreOutputs]) -> None:
-        """Requests that cannot be served end with an error of their own; the engine goes on."""
-        assert self._lynx is not None
-        for request in self.finish_requests(list(self._lynx.refused), RequestStatus.FINISHED_ERROR):
+        for request in self._lynx_ended:
             ended = EngineCoreOutput(
                 request_id=request.request_id,
                 new_token_ids=[],
@@ -188,7 +187,8 @@ class LynxSchedulerMixin(_Scheduler):
                 trace_headers=request.trace_headers,
             )
             outputs.setdefault(request.client_index, EngineCoreOutputs()).outputs.append(ended)
-        self._lynx.refused.clear()
+        self._lynx_ended.clear()
+        return outputs
 
     # Failure.
 
@@ -199,7 +199,6 @@ class LynxSchedulerMixin(_Scheduler):
             self.running.remove(request)
             self._preempt_request(request, time.monotonic())
         else:
-            request.next_decode_eligible_step = NEVER
             self._lynx.refused[request.request_id] = remote.failure
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:

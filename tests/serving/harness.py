@@ -1,0 +1,144 @@
+"""A real vLLM engine in this process, in both roles: it prefills, serves its KV on a socket, and pulls from itself."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm import LLM, SamplingParams
+from vllm.config import KVTransferConfig
+
+from lynx_ascend.serving.consumer import Consumer
+from lynx_ascend.serving.producer import Producer
+from lynx_ascend.serving.scheduler_half import SchedulerHalf
+
+DEADLINE_S = 120.0
+
+
+@dataclass
+class Answer:
+    """What the client of one request saw."""
+
+    tokens: list[int] = field(default_factory=list)
+    chunks: list[int] = field(default_factory=list)  # tokens in each output
+    finish_reason: str | None = None
+    text: str = ""
+    params: dict[str, Any] | None = None
+
+
+class Engine:
+    """Steps a vLLM engine by hand, so that a test can act between two steps."""
+
+    def __init__(self, model: str, policy: str = "recompute", blocks: int | None = None, **extra_config: Any) -> None:
+        transfer = KVTransferConfig(
+            kv_connector="LynxConnector",
+            kv_role="kv_both",
+            kv_load_failure_policy=policy,
+            kv_connector_extra_config={"request_bandwidth": True, "stall": 5.0, **extra_config},
+        )
+        self.llm = LLM(
+            model,
+            dtype="float32",
+            max_model_len=8192,
+            enforce_eager=True,
+            block_size=32,
+            disable_log_stats=True,
+            kv_transfer_config=transfer,
+            num_gpu_blocks_override=blocks,
+        )
+        self.engine = self.llm.llm_engine
+        core = self.engine.engine_core.engine_core
+        self.scheduler = core.scheduler
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        worker = get_kv_transfer_group()
+        self.half: SchedulerHalf = self.scheduler.connector.scheduler_half
+        self.producer: Producer = worker._producer
+        self.consumer: Consumer = worker._consumer
+        self.answers: dict[str, Answer] = {}
+        self._free = self.free_blocks()
+        self._count = 0
+
+    def free_blocks(self) -> int:
+        return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+    def add(self, prompt: list[int], params: dict[str, Any] | None = None, **kwargs: Any) -> str:
+        """Adds a request; `lynx_*` keywords ride in its vllm_xargs, the others are sampling parameters."""
+        self._count += 1
+        request_id = f"test-{self._count}"
+        extra: dict[str, Any] = {key: kwargs.pop(key) for key in list(kwargs) if key.startswith("lynx_")}
+        if params is not None:
+            extra["kv_transfer_params"] = params
+        sampling = SamplingParams(extra_args=extra or None, **{"temperature": 0.0, "max_tokens": 64, **kwargs})
+        self.engine.add_request(request_id, {"prompt_token_ids": prompt}, sampling)
+        self.answers[request_id] = Answer()
+        return request_id
+
+    def step(self) -> None:
+        for output in self.engine.step():
+            answer, completion = self.answers[output.request_id], output.outputs[0]
+            answer.chunks.append(len(completion.token_ids) - len(answer.tokens))
+            answer.tokens, answer.text = list(completion.token_ids), completion.text
+            if output.finished:
+                answer.finish_reason, answer.params = completion.finish_reason, output.kv_transfer_params
+
+    def run(self, *request_ids: str) -> list[Answer]:
+        """Steps until all requests have ended and returns the answers asked for."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.engine.has_unfinished_requests():
+            assert time.monotonic() < deadline, f"unfinished after {DEADLINE_S} s: {self.scheduler.requests.keys()}"
+            self.step()
+        return [self.answers[request_id] for request_id in request_ids]
+
+    def answer(self, prompt: list[int], params: dict[str, Any] | None = None, **kwargs: Any) -> Answer:
+        return self.run(self.add(prompt, params, **kwargs))[0]
+
+    def prefill(self, prompt: list[int]) -> dict[str, Any]:
+        """Prefills for a remote decode; returns the kv_transfer_params that a proxy would pass on."""
+        params = self.answer(prompt, {"do_remote_decode": True}, max_tokens=1).params
+        assert params is not None and params["do_remote_prefill"] is True
+        self.step_until(lambda: params["remote_request_id"] in self.producer._held, "the prompt's hold")
+        return params
+
+    def expire_leases(self) -> None:
+        """As if the lease of every prompt that nobody fetched were over."""
+        for held in self.producer._held.values():
+            held.expires = 0.0
+
+    def state(self, request_id: str) -> str | None:
+        """The name of the SpecDecoder's state, None for a request that has none (any more)."""
+        found = [remote for key, remote in self.half.remotes.items() if key.startswith(request_id + "-")]
+        return found[0].decoder.state.name if found else None
+
+    def step_until(self, condition: Any, what: str) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"never came: {what}"
+            self.step()
+
+    def abort(self, request_id: str) -> None:
+        self.engine.abort_request([request_id])
+
+    def assert_clean(self) -> None:
+        """Every pool, queue and table is back where it started."""
+        deadline = time.monotonic() + 20.0
+        while True:
+            left = {
+                "blocks": self._free - self.free_blocks(),
+                "requests": len(self.scheduler.requests),
+                "remotes": len(self.half.remotes),
+                "private": len(self.half.private),
+                "refused": len(self.half.refused),
+                "staged bytes": self.consumer.staged_bytes(),
+                "jobs": len(self.consumer._jobs),
+                "held prompts": len(self.producer._held),
+                "queued bytes": self.producer.server.queued_bytes(),
+            }
+            if not any(left.values()):
+                return
+            assert time.monotonic() < deadline, f"not clean: {left}"
+            if self.scheduler.has_requests():
+                self.step()
+            else:
+                time.sleep(0.01)

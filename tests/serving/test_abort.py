@@ -1,0 +1,65 @@
+"""An abort, whatever the state, frees blocks, staging, sockets' queues and the prefill side's hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.engine
+
+
+def waiting(engine: Any, request: str) -> bool:
+    return bool(engine.state(request) == "WAITING" and engine.consumer._jobs)
+
+
+def receiving(engine: Any, request: str) -> bool:
+    return any(job.frames[0] for job in engine.consumer._jobs.values())
+
+
+def drafting(engine: Any, request: str) -> bool:
+    found = [remote for key, remote in engine.half.remotes.items() if key.startswith(request + "-")]
+    return bool(found and len(found[0].decoder.drafts) >= 2)
+
+
+def parked(engine: Any, request: str) -> bool:
+    return bool(engine.state(request) == "PARKED")
+
+
+def residual_ready(engine: Any, request: str) -> bool:
+    return any(remote.residual_ready for remote in engine.half.remotes.values())
+
+
+def verified(engine: Any, request: str) -> bool:
+    return len(engine.answers[request].tokens) >= 2
+
+
+@pytest.mark.parametrize("when", [waiting, receiving, drafting, parked, residual_ready, verified])
+def test_abort(engine: Any, prompts: list[list[int]], when: Any) -> None:
+    prompt = prompts[1]
+    cap = 4 if when is parked else 64
+    request = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=30, lynx_draft_cap=cap)
+    engine.step_until(lambda: when(engine, request), when.__name__)
+    engine.abort(request)
+    engine.assert_clean()
+    # The engine serves on, the same prompt too.
+    assert len(engine.answer(prompt, max_tokens=4).tokens) == 4
+
+
+def test_abort_before_the_first_step(engine: Any, prompts: list[list[int]]) -> None:
+    request = engine.add(prompts[0], engine.prefill(prompts[0]))
+    engine.abort(request)
+    engine.step()
+    assert engine.state(request) is None
+    # Nobody fetches that prompt any more: the prefill side lets go of it when its lease is over.
+    assert len(engine.producer._held) == 1
+    engine.expire_leases()
+    engine.assert_clean()
+
+
+def test_abort_is_idempotent(engine: Any, prompts: list[list[int]]) -> None:
+    request = engine.add(prompts[0], engine.prefill(prompts[0]), lynx_bandwidth=20)
+    engine.step_until(lambda: drafting(engine, request), "drafting")
+    engine.abort(request)
+    engine.abort(request)
+    engine.assert_clean()

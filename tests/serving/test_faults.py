@@ -1,0 +1,116 @@
+"""What goes wrong on the way ends in a recomputation or an error, never in a wrong token or a stuck engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lynx_ascend.codec.config import Stream
+from tests.serving.relay import Relay
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def exact(engine: Any, prompts: list[list[int]]) -> list[int]:
+    """What a recomputation gives: the answer on the engine's own, uncompressed KV."""
+    tokens: list[int] = engine.answer(prompts[1], max_tokens=24).tokens
+    return tokens
+
+
+def through(relay: Relay, params: dict[str, Any]) -> dict[str, Any]:
+    return {**params, "remote_port": relay.port}
+
+
+@pytest.mark.parametrize("stream", [Stream.ANCHOR, Stream.RESIDUAL], ids=lambda s: s.name.lower())
+@pytest.mark.parametrize(
+    ("fault", "offset"),
+    # Bytes of a length, of a message, of a frame's header, of metadata and of codes: 5,000 and 500,000 are in frames.
+    [("flip", 60), ("flip", 100), ("flip", 5_000), ("flip", 500_000), ("cut", 300_000), ("cut", 0), ("stall", 300_000)],
+)
+def test_damaged_stream(
+    engine: Any, prompts: list[list[int]], exact: list[int], stream: Stream, fault: Any, offset: int
+) -> None:
+    params = engine.prefill(prompts[1])
+    with Relay(params["remote_port"], stream, fault, offset) as relay:
+        answer = engine.answer(prompts[1], through(relay, params), lynx_bandwidth=60, max_tokens=24)
+        assert relay.struck.is_set()
+        assert answer.tokens == exact
+        engine.assert_clean()
+
+
+def test_an_undamaged_relay_changes_nothing(engine: Any, prompts: list[list[int]]) -> None:
+    direct = engine.answer(prompts[1], engine.prefill(prompts[1]), lynx_bandwidth=60, max_tokens=24)
+    params = engine.prefill(prompts[1])
+    with Relay(params["remote_port"]) as relay:
+        relayed = engine.answer(prompts[1], through(relay, params), lynx_bandwidth=60, max_tokens=24)
+        assert relayed.tokens == direct.tokens
+        engine.assert_clean()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"remote_port": 1},
+        {"remote_engine_id": "an engine that was restarted"},
+        {"remote_request_id": "never-heard-of"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_peer_that_cannot_serve(
+    engine: Any, prompts: list[list[int]], exact: list[int], change: dict[str, Any]
+) -> None:
+    params = engine.prefill(prompts[1])
+    answer = engine.answer(prompts[1], {**params, **change}, max_tokens=24)
+    assert answer.tokens == exact
+    engine.expire_leases()
+    engine.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("change", "extra"),
+    [
+        ({"remote_tokens": 17}, {}),
+        ({"remote_port": "a string"}, {}),
+        ({"remote_host": None}, {}),
+        ({}, {"lynx_method": "zip"}),
+        ({}, {"lynx_draft_cap": 1000}),
+        ({}, {"lynx_bandwidth": -1}),
+    ],
+)
+def test_bad_request_ends_with_an_error(
+    engine: Any, prompts: list[list[int]], change: dict[str, Any], extra: dict[str, Any], caplog: Any
+) -> None:
+    params = engine.prefill(prompts[0])
+    beside = engine.add(prompts[1][:100], max_tokens=8)
+    answer = engine.answer(prompts[0], {**params, **change}, **extra)
+    assert answer.finish_reason == "error" and answer.tokens == []
+    assert len(engine.answers[beside].tokens) == 8
+    engine.expire_leases()
+    engine.assert_clean()
+
+
+def test_prompt_with_a_non_finite_value_is_recomputed(engine: Any, prompts: list[list[int]], exact: list[int]) -> None:
+    engine.llm.reset_prefix_cache()
+    params = engine.prefill(prompts[1])
+    held = engine.producer._held[params["remote_request_id"]]
+    place = engine.producer._layers[3].value[held.order.block_ids[2], 5, 1]
+    place[7] = float("nan")
+    engine.scheduler.kv_cache_manager.evict_blocks(set(held.order.block_ids))
+    answer = engine.answer(prompts[1], params, max_tokens=24)
+    place[7] = 0.0
+    assert answer.tokens == exact
+    engine.assert_clean()
+
+
+def test_preempted_while_drafting(engine: Any, prompts: list[list[int]], exact: list[int]) -> None:
+    request = engine.add(prompts[1], engine.prefill(prompts[1]), lynx_bandwidth=20, max_tokens=24)
+    engine.step_until(lambda: engine.state(request) == "DRAFTING", "drafting")
+    for _ in range(3):
+        engine.step()
+    running = next(r for r in engine.scheduler.running if r.request_id.startswith(request + "-"))
+    engine.scheduler.running.remove(running)
+    engine.scheduler._preempt_request(running, 0.0)
+    assert engine.run(request)[0].tokens == exact
+    engine.assert_clean()
