@@ -20,7 +20,7 @@ __all__ = ["decode", "encode", "isa"]
 
 def isa() -> str:
     """The instruction set whose kernels run: "avx512" or "portable" (LYNX_ASCEND_ISA forces one)."""
-    return str(_C.isa())
+    return _C.isa()
 
 
 def encode(

@@ -66,7 +66,7 @@ def _mean(rows: Tensor) -> Tensor:
     while m > 1:
         m //= 2
         total = total[:m] + total[m : 2 * m]
-    return (total[0] / n) * 1024.0
+    return (total[0] / n) * 1024.0 + 0.0  # a mean of -0.0 is 0.0
 
 
 def _over(numerator: Tensor, half: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def _metadata(rows: Tensor, g0: Tensor, g1: Tensor, config: CodecConfig) -> tupl
     grid = config.codec == "grid"
     mu = (t * 127.5 + 127.5).round().clamp(0, 255).to(torch.uint8) if grid else t.clamp(-1.0, 1.0)
     c = _centre(g0, g1, mu)
-    u = _over(torch.maximum(0.5 * cmax - 0.5 * c, 0.5 * c - 0.5 * cmin), half)
+    u = _over(torch.maximum(0.5 * cmax - 0.5 * c, 0.5 * c - 0.5 * cmin), half) + 0.0  # never -0.0
     # Rounded up, so that the scale still covers every element of the chunk.
     sigma = (u * 255).ceil().clamp_max(255).to(torch.uint8) if grid else u.clamp_max(1.0)
     return mu, sigma

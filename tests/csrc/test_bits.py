@@ -1,0 +1,155 @@
+"""The compiled kernels in use compute the reference's bits; test_isa.py runs this file on every instruction set."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lynx_ascend.codec.config import CodecConfig
+from lynx_ascend.codec.layout import read_part
+from lynx_ascend.codec.reference import scales
+from lynx_ascend.codec.tables import steps, tables
+from tests.csrc.calls import Case, assert_same_bits, raw_bytes
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+KINDS = ["normal", "whole", "sparse", "constant", "extreme", "subnormal", "offset"]
+
+
+def draw_values(kind: str, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Finite values of a kind that has its own edge: ties, equal elements, overflow, underflow, cancellation."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(shape, generator=g)
+    info = torch.finfo(dtype)
+    if kind == "whole":
+        x = (x * 60).round()
+    elif kind == "sparse":  # zeros of both signs
+        x = torch.where(torch.rand(shape, generator=g) < 0.7, x.sign() * 0.0, x)
+    elif kind == "constant":
+        x = x[:1].expand(shape)
+    elif kind == "extreme":
+        x = x.sign() * info.max * torch.tensor([1.0, 1.0, 0.999, 1e-3])[torch.randint(4, shape, generator=g)]
+    elif kind == "subnormal":
+        x = x * 4 * info.smallest_normal * info.eps
+        x = torch.where(torch.rand(shape, generator=g) < 0.2, x.sign() * info.smallest_normal * info.eps, x)
+    elif kind == "offset":
+        x = x * 0.01 + 100.0
+    return x.to(dtype)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    chunk = draw(st.sampled_from([1, 2, 3, 7, 8, 32, 64]))
+    page = chunk * draw(st.integers(1, 5))
+    config = CodecConfig(
+        codec=draw(st.sampled_from(["grid", "alg1"])),
+        alpha=draw(st.sampled_from([0.0, 1.0, 3.0, 100.0, 1e6])),
+        center=draw(st.sampled_from(["mean", "midrange"])),
+        chunk=chunk,
+        page=page,
+        sink_tokens=min(page, draw(st.sampled_from([0, 1, 4, 32]))),
+    )
+    shape = (
+        draw(st.integers(1, 3 * page)),
+        draw(st.integers(1, 4)),
+        draw(st.sampled_from([1, 2, 3, 5, 16, 33, 64, 80, 96, 300])),
+    )
+    kind, seed = draw(st.sampled_from(KINDS)), draw(st.integers(0, 2**32))
+    x = draw_values(kind, shape, draw(st.sampled_from(DTYPES)), seed)
+    return Case(
+        x,
+        config,
+        start=page * draw(st.integers(0, 2)),
+        block_size=draw(st.sampled_from([1, 4, 16, 128])),
+        memory=draw(st.sampled_from(["nbhd", "nhbd", "nhdb"])),
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=cases(), skipped=st.integers(0, 40))
+def test_drawn_pages(case: Case, skipped: int) -> None:
+    assert_same_bits(case, first=min(skipped, case.start + case.x.shape[0] - 1))
+
+
+@pytest.mark.parametrize("codec", ["grid", "alg1"])
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 100.0])
+def test_elements_on_and_beside_every_threshold(codec: str, alpha: float) -> None:
+    config = CodecConfig(codec=codec, alpha=alpha, center="midrange", chunk=1024, page=1024, sink_tokens=0)
+    x = draw_values("normal", (1024, 1, 4), torch.float32, seed=1)
+    x[0], x[1] = torch.tensor([-6.0, -5.5, -7.0, -64.0]), torch.tensor([6.0, 7.5, 5.0, 56.0])  # the chunk's range
+    case = Case(x, config)
+    anchor, (at,) = case.encode()[0][0], case.layouts()
+    g0, g1 = (read_part(anchor, offset, 4, torch.float32) for offset in (0, at.gamma_max))
+    mu, sigma = (read_part(anchor, offset, 4, at.metadata_dtype).view(1, 4) for offset in (at.mu, at.sigma))
+    c, s, _ = scales(g0, g1, mu, sigma, config.codec, torch.float32)
+    thresholds = tables(codec, alpha).thresholds
+    on = (c + thresholds.view(-1, 1) * (s / steps(codec))).clamp(x[0, 0], x[1, 0])
+    up = torch.nextafter(on, torch.tensor(torch.inf))
+    down = torch.nextafter(on, torch.tensor(-torch.inf))
+    near = torch.cat([on, up, down]).clamp(x[0, 0], x[1, 0])
+    x[2 : 2 + len(near), 0] = near
+    assert_same_bits(case)
+
+
+@pytest.mark.parametrize("codec", ["grid", "alg1"])
+def test_exact_ties(codec: str) -> None:
+    """With a scale of N units, centred on 0, z is the element itself: 0.5, 1.5, ... and the middle are ties."""
+    n = steps(codec)
+    x = torch.cat([torch.tensor([-n, n]), torch.arange(-n, n) + 0.5, torch.tensor([0.0, -0.0])]).view(-1, 1, 1)
+    config = CodecConfig(codec=codec, alpha=0.0, center="midrange", chunk=256, page=256, sink_tokens=0)
+    assert_same_bits(Case(x.float(), config))
+    assert_same_bits(Case(x.half(), config))
+
+
+@pytest.mark.parametrize("channels", [1, 7, 9, 16, 33])
+def test_metadata_holds_no_negative_zero(channels: int) -> None:
+    """A mean of -0.0 meets a minimum of +0.0, in vectors and in their tails: fp32 metadata would keep the sign."""
+    x = draw_values("normal", (24, 1, channels), torch.float32, seed=9)
+    x[8:16] = -0.0
+    x[0], x[1] = -4.0, 4.0
+    assert_same_bits(Case(x, CodecConfig(codec="alg1", chunk=8, page=24)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_finite_element_converts_exactly(dtype: torch.dtype) -> None:
+    """A constant channel is exact: one token, one channel for each of the type's bit patterns."""
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    x = every[every.isfinite()].view(1, 1, -1)
+    case = Case(x, CodecConfig(sink_tokens=0))
+    assert_same_bits(case)
+    out = case.decode(*case.encode())[case.block_ids[0], 0]
+    assert torch.equal(out.view(torch.int16), (x[0] + 0.0).view(torch.int16))  # + 0.0: -0.0 is coded as 0.0
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), -float("nan")])
+@pytest.mark.parametrize("row", [0, 3, 69])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_non_finite_element_leaves_its_gamma_non_finite(value: float, row: int, dtype: torch.dtype) -> None:
+    x = draw_values("normal", (70, 2, 20), dtype, seed=row)
+    x[row, 1, 3] = value
+    anchor = Case(x, CodecConfig()).encode()[0][0]
+    gamma = read_part(anchor, 0, 80, dtype).view(2, 40)
+    assert (~gamma.isfinite()).any(0).nonzero().flatten().tolist() == [23]
+
+
+def test_threads_change_nothing() -> None:
+    case = Case(draw_values("normal", (900, 2, 64), torch.bfloat16, seed=5), CodecConfig(), block_size=128)
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            anchor, residual = case.encode()
+            results.append([raw_bytes(part) for part in (anchor, residual, case.decode(anchor, residual))])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, two) for one, two in zip(*results, strict=True))
+
+
+def test_blocks_before_first_are_neither_read_nor_written() -> None:
+    case = Case(draw_values("normal", (100, 2, 16), torch.bfloat16, seed=6), CodecConfig())
+    anchor, residual = case.encode()
+    want = case.expected_cache(anchor, residual, first=48)
+    case.block_ids[:3] = -1  # not ours: an id that would be refused if it were looked up
+    assert torch.equal(raw_bytes(case.decode(anchor, residual, first=48)), raw_bytes(want))
