@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -62,7 +63,7 @@ class PageEncoder:
         layer, is_value, generation: what the frames' headers say. config: None for the method's default.
 
     Raises:
-        ValueError: an argument out of range; NonFiniteError at once for int8 and int4, whose range spans all pages.
+        ValueError: an argument out of range.
     """
 
     def __init__(
@@ -83,14 +84,12 @@ class PageEncoder:
         self._method, self._source, self._tokens = method, source, tokens
         self._layer, self._is_value, self._generation = layer, is_value, generation
         self.num_pages = num_pages(tokens, self._config.page)
-        if self._codec in LINEAR_BITS:
-            self._range = self._measure(LINEAR_BITS[self._codec])
 
     def page(self, index: int) -> dict[Stream, bytearray]:
         """The sealed frames of page `index`, one for each of the method's streams.
 
         Raises:
-            IndexError: there is no such page. NonFiniteError: it holds NaN or Inf.
+            IndexError: there is no such page. NonFiniteError: it holds NaN or Inf (int8, int4: any page does).
         """
         if not 0 <= index < self.num_pages:
             raise IndexError(f"page {index} is outside 0 .. {self.num_pages - 1}")
@@ -153,10 +152,12 @@ class PageEncoder:
             raise NonFiniteError(self._layer, self._is_value, index)
         return ends
 
-    def _measure(self, bits: int) -> linear.Range:
+    @cached_property
+    def _range(self) -> linear.Range:
+        """Of all pages. Taken with the first one, so that other layers' pages are on the wire meanwhile."""
         ends = [self._ends(index, self._gather(index)) for index in range(self.num_pages)]
         low, high = torch.stack(ends).float().aminmax()
-        return linear.measure(low, high, bits)
+        return linear.measure(low, high, LINEAR_BITS[self._codec])
 
 
 def check_frame(frame: Frame) -> None:

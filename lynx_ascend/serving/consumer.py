@@ -33,7 +33,7 @@ class _Job:
     order: PullOrder
     deadline: float
     block_ids: torch.Tensor
-    frames: dict[Stream, dict[PageKey, Frame]] = field(default_factory=dict)
+    frames: dict[Stream, dict[PageKey, Frame | None]] = field(default_factory=dict)  # None: in the blocks already
     ended: set[Stream] = field(default_factory=set)
     reported: bool = False  # the scheduler has been told that the load is over, well or badly
 
@@ -107,7 +107,8 @@ class Consumer:
         """Write the reconstruction from all streams over the anchor's, before the forward pass that verifies."""
         job = self._jobs[request_id]
         started = time.monotonic()
-        self._decode_all(job)
+        for key in job.frames[Stream.ANCHOR]:
+            self._decode(job, key)
         self._forget(job)
         self._trace("commit", request_id, started_at=started)
 
@@ -138,10 +139,11 @@ class Consumer:
 
     def staged_bytes(self) -> int:
         """Bytes of frames held here or waiting to be taken in."""
-        staged = sum(
-            frame.data.nbytes for job in self._jobs.values() for s in job.frames.values() for frame in s.values()
-        )
-        return staged + self._client.staged_bytes()
+        staged = self._client.staged_bytes()
+        for job in self._jobs.values():
+            for frames in job.frames.values():
+                staged += sum(frame.data.nbytes for frame in frames.values() if frame is not None)
+        return staged
 
     def close(self) -> None:
         self._client.close()
@@ -172,7 +174,10 @@ class Consumer:
             raise sent.error("page_index", f"layer {sent.layer} sent twice")
         check_frame(frame)
         job.frames[item.stream][key] = frame
-        if item.stream is Stream.ANCHOR and not job.order.wait_all:
+        last = item.stream is list(job.frames)[-1]
+        if last and job.order.wait_all:
+            self._decode(job, key)
+        elif item.stream is Stream.ANCHOR and not job.order.wait_all:
             decode_page(frame, None, self._target(job, key), first=job.order.first)
 
     def _expected(self, job: _Job, stream: Stream, key: PageKey, sent: FrameHeader) -> FrameHeader:
@@ -207,7 +212,6 @@ class Consumer:
         job.ended.add(end.stream)
         if job.order.wait_all:
             if job.complete:
-                self._decode_all(job)
                 self._finish(job)
                 self._forget(job)
         elif end.stream is Stream.ANCHOR:
@@ -215,10 +219,15 @@ class Consumer:
         else:
             self._report.residual_ready[request_id] += 1
 
-    def _decode_all(self, job: _Job) -> None:
-        residuals = job.frames.get(Stream.RESIDUAL, {})
-        for key, anchor in job.frames[Stream.ANCHOR].items():
-            decode_page(anchor, residuals.get(key), self._target(job, key), first=job.order.first)
+    def _decode(self, job: _Job, key: PageKey) -> None:
+        """Write one page's reconstruction from all its streams, and let go of its frames."""
+        anchor = job.frames[Stream.ANCHOR].get(key)
+        if anchor is None:
+            raise FrameError("page_index", f"{key[2]} of layer {key[0]}: residual without its anchor")
+        residual = job.frames[Stream.RESIDUAL][key] if Stream.RESIDUAL in job.frames else None
+        decode_page(anchor, residual, self._target(job, key), first=job.order.first)
+        for frames in job.frames.values():
+            frames[key] = None
 
     def _target(self, job: _Job, key: PageKey) -> PagedKV:
         layer, is_value, _ = key

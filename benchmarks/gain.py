@@ -1,0 +1,186 @@
+"""Time to the 64th verified token, Lynx against int8, on links where the Residual takes a given number of decode steps.
+
+Usage: python benchmarks/gain.py [--steps 16,32,64] [--runs 3] [--context 3500] [--dtype bfloat16] [--json]
+
+Two real vLLM servers and the proxy; the link is emulated on loopback. Prompts are prefilled before they are measured,
+and times count from the moment the decode server asks for the KV, so that prefill is no part of them. Each prompt and
+link is measured in the order int8, lynx, lynx, int8, ...; the figures are medians. The prediction is the decode-step
+count of speculation/latency.py, fed with the measured step, verify pass, bytes and accepted drafts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from lynx_ascend.demo.client import Completion, complete
+from lynx_ascend.demo.cluster import Cluster, ClusterOptions
+from lynx_ascend.demo.trace import RequestTrace, read_events, trace_of
+from lynx_ascend.evaluation.model import ensure_model, load_tokenizer
+from lynx_ascend.evaluation.prompts import prompts
+from lynx_ascend.speculation.latency import Int8, Lynx, gain, paper_gain, transfer_time
+
+N = 64
+MAX_TOKENS = 80  # more than N, so that the cap of 64 drafts is not cut by the end of the request
+
+
+@dataclass(frozen=True)
+class Row:
+    """One prompt on one link; seconds. share: of the paper's min(t_res, k * TPOT) that was won."""
+
+    prompt: int
+    steps: int
+    bandwidth_mbit_s: float
+    tpot: float
+    draft_step: float
+    t_residual: float
+    drafted: int
+    accepted: int
+    int8_s: float
+    lynx_s: float
+    measured: float
+    predicted: float
+    drafting: float
+    extra_bytes: float
+    last_step: float
+    verify: float
+    share: float | None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", default="16,32,64", help="decode steps that the Residual takes")
+    parser.add_argument("--runs", type=int, default=3, help="requests of each method per prompt and link")
+    parser.add_argument("--prompts", type=int, default=3)
+    parser.add_argument("--context", type=int, default=3500, help="tokens of each prompt")
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    args = parser.parse_args()
+    console = Console(stderr=args.json)
+    rows = measure(args, console)
+    show(rows, console)
+    if args.json:
+        json.dump({"rows": [asdict(row) for row in rows]}, sys.stdout)
+        print()
+
+
+def measure(args: argparse.Namespace, console: Console) -> list[Row]:
+    model = ensure_model()
+    asked = prompts(load_tokenizer(model), args.prompts, [args.context] * args.prompts)
+    with tempfile.TemporaryDirectory() as folder:
+        trace_dir = Path(folder) / "trace"
+        options = ClusterOptions(
+            model=model,
+            logs=Path(folder) / "logs",
+            dtype=args.dtype,
+            trace_dir=trace_dir,
+            extra={"request_bandwidth": True},
+            decode_args=("--no-enable-prefix-caching",),
+        )
+        with Cluster(options) as cluster:
+            rows = []
+            for index, prompt in enumerate(asked):
+                probe = run(cluster, trace_dir, prompt, "int8", None)
+                residual = run(cluster, trace_dir, prompt, "lynx", None)[1].nbytes["residual"]
+                step = decode_step(probe[0])
+                for steps in (int(steps) for steps in args.steps.split(",")):
+                    bandwidth = round(8e-6 * residual / (steps * step), 1)
+                    row = pair(cluster, trace_dir, prompt, index, steps, bandwidth, args.runs)
+                    console.print(
+                        f"prompt {index}, {steps} steps: {row.measured:.3f} s won, {row.predicted:.3f} predicted"
+                    )
+                    rows.append(row)
+            return rows
+
+
+Run = tuple[Completion, RequestTrace]
+
+
+def run(cluster: Cluster, trace_dir: Path, prompt: list[int], method: str, bandwidth: float | None) -> Run:
+    xargs: dict[str, str | int | float] = {"lynx_method": method}
+    if bandwidth is not None:
+        xargs["lynx_bandwidth"] = bandwidth
+    completion = complete(cluster.url, prompt, max_tokens=MAX_TOKENS, xargs=xargs, ignore_eos=True)
+    return completion, trace_of(read_events(trace_dir), completion.request_id)
+
+
+def pair(
+    cluster: Cluster, trace_dir: Path, prompt: list[int], index: int, steps: int, bandwidth: float, runs: int
+) -> Row:
+    order = (["int8", "lynx", "lynx", "int8"] * runs)[: 2 * runs]
+    done: dict[str, list[Run]] = {"int8": [], "lynx": []}
+    for method in order:
+        done[method].append(run(cluster, trace_dir, prompt, method, bandwidth))
+    int8_s, lynx_s = (statistics.median(time_to(r) for r in done[method]) for method in ("int8", "lynx"))
+    traces = [trace for _, trace in done["lynx"]]
+    middle = sorted(traces, key=lambda trace: trace.drafted)[len(traces) // 2]
+    # Steps while nothing is received: after the verification, and all of int8's.
+    tpot = statistics.median(decode_step(completion) for completion, _ in done["int8"])
+    verify = statistics.median(trace.verify.end - trace.verify.start for trace in traces if trace.verify)
+    bits = bandwidth * 1e6
+    int8 = Int8(done["int8"][0][1].nbytes["anchor"], bits, tpot)
+    lynx = Lynx(middle.nbytes["anchor"], middle.nbytes["residual"], bits, tpot, verify, middle.accepted)
+    terms = gain(int8, lynx, N)
+    ceiling = paper_gain(lynx.t_residual, middle.accepted, tpot)
+    drafts = [b - a for trace in traces for a, b in itertools.pairwise(trace.drafts)]
+    return Row(
+        prompt=index,
+        steps=steps,
+        bandwidth_mbit_s=bandwidth,
+        tpot=tpot,
+        draft_step=statistics.median(drafts),
+        t_residual=transfer_time(middle.nbytes["residual"], bits),
+        drafted=middle.drafted,
+        accepted=middle.accepted,
+        int8_s=int8_s,
+        lynx_s=lynx_s,
+        measured=int8_s - lynx_s,
+        predicted=terms.total,
+        drafting=terms.drafting,
+        extra_bytes=terms.extra_bytes,
+        last_step=terms.last_step,
+        verify=terms.verify,
+        share=(int8_s - lynx_s) / ceiling if ceiling else None,
+    )
+
+
+def time_to(done: Run) -> float:
+    """Seconds from the pull to the N-th token at the client."""
+    completion, trace = done
+    return completion.arrivals[N - 1] - trace.pulled_at
+
+
+def decode_step(completion: Completion) -> float:
+    times = sorted(set(completion.arrivals))
+    return statistics.median(later - earlier for earlier, later in itertools.pairwise(times))
+
+
+def show(rows: list[Row], console: Console) -> None:
+    table = Table(title=f"Time to the {N}th verified token, seconds from the pull (medians)")
+    columns = (
+        "prompt", "steps", "Mbit/s", "TPOT ms", "draft ms", "drafted", "accepted k", "int8", "lynx", "won", "predicted",
+        "drafting", "extra bytes", "last step", "verify", "of min(t_res, k TPOT)",
+    )  # fmt: skip
+    for column in columns:
+        table.add_column(column, justify="right")
+    for r in rows:
+        table.add_row(
+            str(r.prompt), str(r.steps), f"{r.bandwidth_mbit_s:g}", f"{1e3 * r.tpot:.1f}", f"{1e3 * r.draft_step:.1f}",
+            str(r.drafted), str(r.accepted), f"{r.int8_s:.3f}", f"{r.lynx_s:.3f}", f"{r.measured:+.3f}",
+            f"{r.predicted:+.3f}", f"{r.drafting:+.3f}", f"{r.extra_bytes:+.3f}", f"{r.last_step:+.3f}",
+            f"{r.verify:+.3f}", "-" if r.share is None else f"{100 * r.share:.0f} %",
+        )  # fmt: skip
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
