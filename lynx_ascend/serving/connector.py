@@ -80,13 +80,10 @@ class LynxConnector(KVConnectorBase_V1):
         return LynxHandshake(self._options.host, self._producer.server.port)
 
     def handle_preemptions(self, kv_connector_metadata: LynxMetadata) -> None:
-        # Before the worker's batch is updated and before the forward pass, on the compute stream: the one place where a
-        # commit is ordered against everything that reads or writes the blocks.
+        # The engine may give the blocks of a dropped request to another one in this very step: let go of them first.
         if self._consumer is not None:
             for request_id in kv_connector_metadata.drops:
                 self._consumer.drop(request_id)
-            for request_id in kv_connector_metadata.commits:
-                self._consumer.commit(request_id)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         orders = self._get_connector_metadata()
@@ -140,7 +137,7 @@ class LynxConnector(KVConnectorBase_V1):
         self._half.on_allocated(request, list(blocks.get_block_ids()[0]), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> LynxMetadata:
-        return self._half.build_meta(scheduler_output)
+        return self._half.build_meta()
 
     def update_connector_output(self, connector_output: Any) -> None:
         self._half.on_worker_report(connector_output.kv_connector_worker_meta)

@@ -28,7 +28,7 @@ PageKey = tuple[int, bool, int]  # layer, is_value, page
 
 @dataclass
 class _Job:
-    """One prompt on its way. Frames stay staged until the blocks hold the reconstruction from all streams."""
+    """One prompt on its way. A page's frames stay staged until the blocks hold its reconstruction from all streams."""
 
     order: PullOrder
     deadline: float
@@ -103,15 +103,6 @@ class Consumer:
             # The scheduler keeps the blocks of an aborted load until the worker lets go of them.
             self._finished.add(request_id)
 
-    def commit(self, request_id: str) -> None:
-        """Write the reconstruction from all streams over the anchor's, before the forward pass that verifies."""
-        job = self._jobs[request_id]
-        started = time.monotonic()
-        for key in job.frames[Stream.ANCHOR]:
-            self._decode(job, key)
-        self._forget(job)
-        self._trace("commit", request_id, started_at=started)
-
     def poll(self) -> None:
         """Take in what has arrived, anchors first, within the step's budget."""
         until = time.monotonic() + STEP_BUDGET_S
@@ -174,10 +165,11 @@ class Consumer:
             raise sent.error("page_index", f"layer {sent.layer} sent twice")
         check_frame(frame)
         job.frames[item.stream][key] = frame
-        last = item.stream is list(job.frames)[-1]
-        if last and job.order.wait_all:
+        if item.stream is list(job.frames)[-1]:
+            # Also while the request drafts: a page is refined the moment its residual is here, so the last drafts are
+            # better than the first, and nothing is left to be written when the verify pass is due.
             self._decode(job, key)
-        elif item.stream is Stream.ANCHOR and not job.order.wait_all:
+        elif not job.order.wait_all:
             decode_page(frame, None, self._target(job, key), first=job.order.first)
 
     def _expected(self, job: _Job, stream: Stream, key: PageKey, sent: FrameHeader) -> FrameHeader:
@@ -213,11 +205,12 @@ class Consumer:
         if job.order.wait_all:
             if job.complete:
                 self._finish(job)
-                self._forget(job)
         elif end.stream is Stream.ANCHOR:
             self._finish(job)
         else:
             self._report.residual_ready[request_id] += 1
+        if job.complete:
+            self._forget(job)
 
     def _decode(self, job: _Job, key: PageKey) -> None:
         """Write one page's reconstruction from all its streams, and let go of its frames."""

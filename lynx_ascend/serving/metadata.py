@@ -43,10 +43,9 @@ class SendOrder:
 
 @dataclass
 class LynxMetadata(KVConnectorMetadata):
-    """Scheduler to worker. `commits` are written before this step's forward pass; `drops` end a transfer."""
+    """Scheduler to worker. `drops` end a transfer: of a request that has ended, or goes on without it."""
 
     pulls: list[PullOrder] = field(default_factory=list)
-    commits: list[str] = field(default_factory=list)
     drops: list[str] = field(default_factory=list)
     sends: list[SendOrder] = field(default_factory=list)
 

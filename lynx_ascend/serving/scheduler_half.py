@@ -33,7 +33,6 @@ class RemoteRequest:
     drafts: bool  # may draft: the load is reported with the anchor
     residual_ready: bool = False
     failure: str | None = None
-    commit_due: bool = False  # Commit was asked for; goes out with the next step that schedules the request
     row_stale: bool = False  # the worker's row holds drafts as output: rebuild it
 
     @property
@@ -130,13 +129,9 @@ class SchedulerHalf:
 
     # Every step.
 
-    def build_meta(self, scheduler_output: Any) -> LynxMetadata:
-        """The orders of this step. A commit goes with the step that runs the request, before its forward pass."""
+    def build_meta(self) -> LynxMetadata:
+        """The orders that came up since the last step."""
         orders, self._orders = self._orders, LynxMetadata()
-        for remote in self.remotes.values():
-            if remote.commit_due and remote.request_id in scheduler_output.num_scheduled_tokens:
-                orders.commits.append(remote.request_id)
-                remote.commit_due = False
         return orders
 
     def on_worker_report(self, report: LynxWorkerMetadata | None) -> None:

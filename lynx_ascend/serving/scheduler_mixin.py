@@ -111,14 +111,16 @@ class LynxSchedulerMixin(_Scheduler):
         return output
 
     def _begin_verify(self, remote: RemoteRequest, request: Any) -> None:
-        """Commit and Verify: back to the last prompt token, with the drafts as speculative tokens."""
+        """Back to the last prompt token, with the drafts as speculative tokens.
+
+        Commit needs no order of its own: the worker has refined each page as its residual came (Consumer).
+        """
         _, verify = remote.decoder.on_residual_ready()
         assert isinstance(verify, Verify)
         self._drop_output(request)
         request.num_computed_tokens = request.num_prompt_tokens - 1
         request.spec_token_ids = list(verify.drafts)
         request.next_decode_eligible_step = 0
-        remote.commit_due = True
         remote.row_stale = bool(verify.drafts)
         assert self._lynx is not None
         self._lynx.trace("verify_start", remote.request_id, drafted=len(verify.drafts))
