@@ -165,11 +165,11 @@ class Consumer:
             raise sent.error("page_index", f"layer {sent.layer} sent twice")
         check_frame(frame)
         job.frames[item.stream][key] = frame
-        if item.stream is list(job.frames)[-1]:
+        if all(key in frames for frames in job.frames.values()):
             # Also while the request drafts: a page is refined the moment its residual is here, so the last drafts are
             # better than the first, and nothing is left to be written when the verify pass is due.
             self._decode(job, key)
-        elif not job.order.wait_all:
+        elif item.stream is Stream.ANCHOR and not job.order.wait_all:
             decode_page(frame, None, self._target(job, key), first=job.order.first)
 
     def _expected(self, job: _Job, stream: Stream, key: PageKey, sent: FrameHeader) -> FrameHeader:
@@ -214,11 +214,9 @@ class Consumer:
 
     def _decode(self, job: _Job, key: PageKey) -> None:
         """Write one page's reconstruction from all its streams, and let go of its frames."""
-        anchor = job.frames[Stream.ANCHOR].get(key)
-        if anchor is None:
-            raise FrameError("page_index", f"{key[2]} of layer {key[0]}: residual without its anchor")
-        residual = job.frames[Stream.RESIDUAL][key] if Stream.RESIDUAL in job.frames else None
-        decode_page(anchor, residual, self._target(job, key), first=job.order.first)
+        anchor, *later = (frames[key] for frames in job.frames.values())
+        assert anchor is not None
+        decode_page(anchor, later[0] if later else None, self._target(job, key), first=job.order.first)
         for frames in job.frames.values():
             frames[key] = None
 

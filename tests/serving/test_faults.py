@@ -40,6 +40,20 @@ def test_damaged_stream(
         engine.assert_clean()
 
 
+@pytest.mark.parametrize("stream", [Stream.ANCHOR, Stream.RESIDUAL], ids=lambda s: s.name.lower())
+def test_fail_policy_ends_the_request(
+    engine: Any, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch, stream: Stream
+) -> None:
+    """kv_load_failure_policy "fail" (the engine's is "recompute"; this is the attribute that it sets)."""
+    monkeypatch.setattr(engine.scheduler, "recompute_kv_load_failures", False)
+    params = engine.prefill(prompts[1])
+    with Relay(params["remote_port"], stream, "flip", 500_000) as relay:
+        answer = engine.answer(prompts[1], through(relay, params), lynx_bandwidth=60, max_tokens=24)
+        assert relay.struck.is_set()
+        assert answer.finish_reason == "error" and answer.tokens == []
+        engine.assert_clean()
+
+
 def test_an_undamaged_relay_changes_nothing(engine: Any, prompts: list[list[int]]) -> None:
     direct = engine.answer(prompts[1], engine.prefill(prompts[1]), lynx_bandwidth=60, max_tokens=24)
     params = engine.prefill(prompts[1])

@@ -1,0 +1,92 @@
+"""What operators and clients may ask for, and that anything else is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lynx_ascend.serving.options import LynxOptions, OptionError, RequestOptions
+from lynx_ascend.serving.transfer_params import RemotePrompt, TransferParamsError, wants_remote_decode
+
+PROMPT = RemotePrompt("engine", "request", "127.0.0.1", 4321, 77)
+
+
+def test_defaults() -> None:
+    options = LynxOptions.parse({})
+    assert (options.method, options.draft_cap, options.host, options.port) == ("lynx", 64, "127.0.0.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({"method": "zip"}, "method"),
+        ({"method": 3}, "method"),
+        ({"draft_cap": -1}, "draft_cap"),
+        ({"draft_cap": 128}, "draft_cap"),
+        ({"draft_cap": True}, "draft_cap"),
+        ({"bandwidth": 0}, "bandwidth"),
+        ({"bandwidth": "fast"}, "bandwidth"),
+        ({"lease": 0}, "lease"),
+        ({"deadline": -3}, "deadline"),
+        ({"stall": float("nan")}, "stall"),
+        ({"port": 70000}, "port"),
+        ({"drafts": 7}, "drafts"),
+    ],
+)
+def test_bad_config_names_the_field(config: dict[str, Any], field: str) -> None:
+    with pytest.raises(OptionError, match=field):
+        LynxOptions.parse(config)
+
+
+def test_request_overrides_what_it_may() -> None:
+    options = LynxOptions.parse({"request_bandwidth": True})
+    request = RequestOptions.parse(
+        options, {"lynx_method": "int8", "lynx_draft_cap": 5, "lynx_bandwidth": 40, "other": 1}
+    )
+    assert request == RequestOptions("int8", 5, 40.0)
+    assert RequestOptions.parse(options, None) == RequestOptions("lynx", 64, None)
+
+
+@pytest.mark.parametrize(
+    ("args", "field"),
+    [
+        ({"lynx_method": "zip"}, "lynx_method"),
+        ({"lynx_method": ["lynx"]}, "lynx_method"),
+        ({"lynx_draft_cap": "9"}, "lynx_draft_cap"),
+        ({"lynx_draft_cap": 1000}, "lynx_draft_cap"),
+        ({"lynx_bandwidth": 40}, "lynx_bandwidth"),  # the operator did not allow it
+    ],
+)
+def test_bad_request_names_the_field(args: dict[str, Any], field: str) -> None:
+    with pytest.raises(OptionError, match=field):
+        RequestOptions.parse(LynxOptions(), args)
+
+
+def test_transfer_params_go_through_a_proxy_unchanged() -> None:
+    params = PROMPT.to_params()
+    assert RemotePrompt.from_params(params) == PROMPT
+    assert RemotePrompt.from_params({**params, "added_by_the_proxy": 1}) == PROMPT
+    assert not wants_remote_decode(params)
+    assert wants_remote_decode({"do_remote_decode": True})
+
+
+def test_requests_of_other_kinds_ask_for_nothing() -> None:
+    assert RemotePrompt.from_params(None) is None
+    assert RemotePrompt.from_params({}) is None
+    assert RemotePrompt.from_params({"do_remote_decode": True}) is None
+    assert not wants_remote_decode(None)
+
+
+@pytest.mark.parametrize(
+    "field", ["remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_tokens"]
+)
+@pytest.mark.parametrize("value", [None, [], -1, "missing"])
+def test_bad_transfer_params_name_the_field(field: str, value: Any) -> None:
+    params = PROMPT.to_params()
+    if value == "missing":
+        del params[field]
+    else:
+        params[field] = value
+    with pytest.raises(TransferParamsError, match=field):
+        RemotePrompt.from_params(params)

@@ -1,0 +1,70 @@
+"""The plugin and the start-up check: registered once, inert elsewhere, and every unmet condition named."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lynx_ascend.serving.checks import UnsupportedError, check_config
+
+
+def supported() -> Any:
+    return SimpleNamespace(
+        parallel_config=SimpleNamespace(pipeline_parallel_size=1, tensor_parallel_size=1),
+        model_config=SimpleNamespace(use_mla=False),
+        speculative_config=None,
+        scheduler_config=SimpleNamespace(async_scheduling=False),
+        use_v2_model_runner=False,
+        cache_config=SimpleNamespace(cache_dtype="auto"),
+    )
+
+
+def test_supported_engine_passes() -> None:
+    check_config(supported())
+
+
+def test_every_unmet_condition_is_named_at_once() -> None:
+    config = supported()
+    config.parallel_config = SimpleNamespace(pipeline_parallel_size=2, tensor_parallel_size=4)
+    config.model_config.use_mla = config.use_v2_model_runner = config.scheduler_config.async_scheduling = True
+    config.speculative_config = object()
+    config.cache_config.cache_dtype = "fp8"
+    with pytest.raises(UnsupportedError) as caught:
+        check_config(config)
+    for named in ("pipeline", "tensor", "speculative_config", "async", "VLLM_USE_V2_MODEL_RUNNER=0", "MLA", "fp8"):
+        assert named in str(caught.value)
+
+
+def test_registering_twice_changes_nothing() -> None:
+    from vllm.config import SchedulerConfig
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    from lynx_ascend.serving import plugin
+    from lynx_ascend.serving.connector import LynxConnector
+
+    plugin.register()
+    wrapped = SchedulerConfig.get_scheduler_cls
+    plugin.register()
+    assert SchedulerConfig.get_scheduler_cls is wrapped
+    assert KVConnectorFactory.get_connector_class_by_name("LynxConnector") is LynxConnector
+
+
+def test_the_mixin_goes_in_front_of_any_scheduler_once() -> None:
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from lynx_ascend.serving.scheduler_mixin import LynxSchedulerMixin, with_mixin
+
+    for scheduler in (Scheduler, AsyncScheduler):
+        mixed = with_mixin(scheduler)
+        assert mixed.__mro__[1:3] == (LynxSchedulerMixin, scheduler)
+        assert with_mixin(mixed) is mixed and with_mixin(scheduler) is mixed
+
+
+def test_entry_point_is_installed() -> None:
+    from importlib.metadata import entry_points
+
+    (point,) = (p for p in entry_points(group="vllm.general_plugins") if p.name == "lynx_ascend")
+    assert point.value == "lynx_ascend.serving.plugin:register"
