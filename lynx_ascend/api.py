@@ -67,7 +67,7 @@ class EncodedKV:
         """The reconstruction from `stream` and those before it: [tokens, heads, head_dim] in the input's dtype.
 
         Raises:
-            ValueError: `stream` is unknown or absent. FrameError: as in from_frames.
+            ValueError: `stream` is unknown or absent.
         """
         self._stream(stream)
         anchors = self._frames[Stream.ANCHOR]
@@ -100,10 +100,11 @@ def encode(x: Tensor, config: CodecConfig | None = None) -> EncodedKV:
     """Encodes a tensor of KV values whose first token is the sequence's first.
 
     Args:
-        x: [tokens, heads, head_dim], bf16 | fp16 | fp32. config: None for CodecConfig().
+        x: [tokens, heads, head_dim], bf16 | fp16 | fp32, any strides, on the CPU. config: None for CodecConfig().
 
     Raises:
         ValueError: a shape, dtype or config that cannot be coded; NonFiniteError, a ValueError, for NaN and Inf.
+        RuntimeError: x is on a device that has no kernels.
     """
     config = config or CodecConfig()
     if x.dim() != 3 or 0 in x.shape:

@@ -95,9 +95,7 @@ class PageEncoder:
             raise IndexError(f"page {index} is outside 0 .. {self.num_pages - 1}")
         headers = {stream: self._header(stream, index) for stream in self._streams}
         frames = {stream: bytearray(HEADER_BYTES + header.payload_bytes) for stream, header in headers.items()}
-        payloads = {
-            stream: torch.frombuffer(frame, dtype=torch.uint8)[HEADER_BYTES:] for stream, frame in frames.items()
-        }
+        payloads = {stream: _payload(frame) for stream, frame in frames.items()}
         anchor = headers[Stream.ANCHOR]
         if self._codec.is_split:
             self._encode_split(anchor, payloads[Stream.ANCHOR], payloads[Stream.RESIDUAL])

@@ -1,0 +1,1 @@
+"""The codecs: parameters, the definition in PyTorch, payload layout, tables and the compiled ops."""

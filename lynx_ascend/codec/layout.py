@@ -34,10 +34,12 @@ class PageLayout:
 
     @property
     def anchor_bytes(self) -> int:
+        """Size of the anchor payload."""
         return self.codes + self.codes_bytes
 
     @property
     def residual_bytes(self) -> int:
+        """Size of the residual payload."""
         return self.codes_bytes
 
 

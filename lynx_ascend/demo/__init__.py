@@ -1,0 +1,1 @@
+"""What `lynx-ascend demo` runs: two servers and a proxy, a client, tables and timelines."""

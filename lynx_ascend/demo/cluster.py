@@ -89,6 +89,7 @@ class Cluster:
 
     @property
     def services(self) -> list[Service]:
+        """All three, in the order in which they are ended."""
         return [self.prefill, self.decode, self.proxy]
 
     def __enter__(self) -> Cluster:

@@ -6,7 +6,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lynx_ascend.demo.run import MARKS, DemoResult, MethodResult, PromptResult
+from lynx_ascend.demo.run import DemoResult, MethodResult, PromptResult
+from lynx_ascend.demo.timeline import MARKS
 
 NOTES = (
     "Drafts are never shown to the client: every token counted here was verified before it was sent.",

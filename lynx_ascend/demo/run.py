@@ -11,14 +11,12 @@ from typing import Any
 
 from lynx_ascend.demo.client import Completion, complete
 from lynx_ascend.demo.cluster import Cluster, ClusterOptions
-from lynx_ascend.demo.timeline import Run, draw
+from lynx_ascend.demo.timeline import MARKS, Run, draw
 from lynx_ascend.demo.trace import read_events, trace_of
 from lynx_ascend.evaluation.model import MODEL_NAME, ensure_model, load_tokenizer
 from lynx_ascend.evaluation.prompts import prompts
 
-DEFAULT_METHODS = ("bf16", "int8", "int4", "lynx")
 PROMPT_NAMES = ("meeting", "incidents", "field notes")  # what evaluation.prompts makes of its first three
-MARKS = (2, 32, 64)
 MAX_TOKENS = 64
 RESIDUAL_STEPS = 32  # the default link carries a Residual in this many decode steps
 
@@ -34,10 +32,10 @@ class DemoOptions:
 
     output: Path
     dtype: str
-    context: int = 3500
-    bandwidth: float | None = None
-    methods: tuple[str, ...] = DEFAULT_METHODS
-    prompt_count: int = len(PROMPT_NAMES)
+    context: int
+    bandwidth: float | None
+    methods: tuple[str, ...]
+    prompt_count: int
 
 
 @dataclass
@@ -82,6 +80,7 @@ class DemoResult:
     prompts: list[PromptResult] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
+        """The one object that --json prints."""
         return asdict(self)
 
 

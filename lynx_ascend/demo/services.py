@@ -137,7 +137,9 @@ class ReservedPort:
 
     @property
     def url(self) -> str:
+        """Of the server that will listen here."""
         return f"http://127.0.0.1:{self.number}"
 
     def close(self) -> None:
+        """Gives the port back to the system."""
         self._socket.close()

@@ -13,7 +13,7 @@ from lynx_ascend.demo.trace import RequestTrace, Span
 # Okabe and Ito's palette: told apart with any kind of colour vision, and in grey by lightness.
 _PREFILL, _ENCODE, _ANCHOR, _RESIDUAL = "#BBBBBB", "#666666", "#0072B2", "#56B4E9"
 _DRAFT, _VERIFY, _TOKENS = "#E69F00", "#D55E00", "#009E73"
-_MARKS = (2, 32, 64)
+MARKS = (2, 32, 64)  # the verified tokens whose times are told
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def milestones(completion: Completion) -> str:
     """In words: how many tokens came at once, and when which one came."""
     at_once = completion.arrivals.count(completion.arrivals[0]) if completion.arrivals else 0
     first = [f"{at_once} at once"] if at_once > 1 else []
-    return ", ".join([*first, *(f"{n}: {at:.2f} s" for n in _MARKS if (at := completion.time_to(n)) is not None)])
+    return ", ".join([*first, *(f"{n}: {at:.2f} s" for n in MARKS if (at := completion.time_to(n)) is not None)])
 
 
 def draw(runs: Sequence[Run], path: Path, title: str) -> None:

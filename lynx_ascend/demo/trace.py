@@ -27,7 +27,6 @@ class StreamTrace:
     """One stream as the decode side saw it: nbytes with frame headers, first to last byte."""
 
     nbytes: int
-    frames: int
     received: Span
 
 
@@ -49,7 +48,6 @@ class RequestTrace:
     tokens: int
     pulled_at: float
     prefilled_at: float | None = None
-    loaded_at: float | None = None
     encoded: list[Span] = field(default_factory=list)
     streams: dict[str, StreamTrace] = field(default_factory=dict)
     drafts: list[float] = field(default_factory=list)
@@ -106,10 +104,7 @@ def _take_decode_event(trace: RequestTrace, event: Event) -> None:
     at = event["at"]
     match event["event"]:
         case "received":
-            received = Span(event["first_at"], event["last_at"])
-            trace.streams[event["stream"]] = StreamTrace(event["nbytes"], event["frames"], received)
-        case "loaded":
-            trace.loaded_at = at
+            trace.streams[event["stream"]] = StreamTrace(event["nbytes"], Span(event["first_at"], event["last_at"]))
         case "draft":
             trace.drafts.append(at)
         case "verify_start":

@@ -1,0 +1,1 @@
+"""What judges the rest: a model, prompts, an in-process engine and the 8-bit reference."""

@@ -1,0 +1,1 @@
+"""Speculation without I/O: the SpecDecoder, its window and acceptance rules, and the latency model."""

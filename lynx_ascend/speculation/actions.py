@@ -22,9 +22,9 @@ class Park:
 
 @dataclass(frozen=True)
 class Commit:
-    """Write the reconstruction over the prompt's approximate KV, before the forward pass of `Verify`.
+    """Have the reconstruction in place of the prompt's approximate KV before the forward pass of `Verify`.
 
-    Where the event was `on_exact_ready`, the KV is in place already and there is nothing to write.
+    There is nothing left to write where pages were refined as their residual came, or the event was `on_exact_ready`.
     """
 
 

@@ -111,6 +111,7 @@ class SpecDecoder:
 
     @property
     def state(self) -> State:
+        """Where the request stands."""
         return self._state
 
     @property
@@ -154,7 +155,7 @@ class SpecDecoder:
         return self._feed(_Input(Event.TOKEN, tokens=(token,), stop=stop))
 
     def on_residual_ready(self) -> tuple[Action, ...]:
-        """The Residual stream is complete and staged; the KV still holds the anchor."""
+        """The Residual stream is complete. The KV holds the anchor, or was refined page by page as the stream came."""
         return self._feed(_Input(Event.RESIDUAL))
 
     def on_exact_ready(self) -> tuple[Action, ...]:

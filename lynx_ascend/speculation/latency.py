@@ -77,10 +77,12 @@ class Lynx:
 
     @property
     def t_anchor(self) -> float:
+        """Seconds that the Anchor is on the link."""
         return transfer_time(self.anchor_bytes, self.bandwidth)
 
     @property
     def t_residual(self) -> float:
+        """Seconds that the Residual is on the link, behind the Anchor."""
         return transfer_time(self.residual_bytes, self.bandwidth)
 
     @property
@@ -114,6 +116,7 @@ class Gain:
 
     @property
     def total(self) -> float:
+        """Seconds won; negative: lost."""
         return self.drafting + self.extra_bytes + self.last_step + self.verify
 
 

@@ -12,12 +12,14 @@ from lynx_ascend.transport.events import ProtocolError
 
 PROTOCOL_VERSION = 1
 MAX_MESSAGE = 64 << 10  # bytes of one encoded message, checked before anything of that size is allocated
+MAX_NAME = 512  # characters of a transfer's or an engine's name
+MAX_COUNT = 2**53  # readers that keep numbers as doubles hold it exactly
 MAX_REASON = 1024  # characters of a Fault's reason; longer ones are cut by the sender
 
 _LENGTH = struct.Struct("<I")
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 Args = bytes | dict[str, str | int]
 
 
@@ -92,12 +94,26 @@ def encode(message: Message) -> bytes:
     """The bytes of `message` on the wire: u32 little-endian length, then msgpack.
 
     Raises:
-        ProtocolError: the message is larger than MAX_MESSAGE.
+        ProtocolError: the message is larger than MAX_MESSAGE, or holds a number or a string that msgpack has none for.
     """
-    body = _encoder.encode(message)
+    try:
+        body = _encoder.encode(message)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise ProtocolError(f"{type(message).__name__}: {error}") from error
     if len(body) > MAX_MESSAGE:
         raise ProtocolError(f"{type(message).__name__} of {len(body)} bytes exceeds the cap of {MAX_MESSAGE}")
     return _LENGTH.pack(len(body)) + body
+
+
+def check_transfer(transfer_id: str, generation: int) -> None:
+    """Raises ValueError unless a message may name this transfer.
+
+    The peer would close the connection, and so end every other transfer on it.
+    """
+    if not 1 <= len(transfer_id) <= MAX_NAME:
+        raise ValueError(f"transfer_id: {len(transfer_id)} characters are outside 1 .. {MAX_NAME}")
+    if not 0 <= generation <= MAX_COUNT:
+        raise ValueError(f"generation: {generation} is outside 0 .. {MAX_COUNT}")
 
 
 M = TypeVar("M")

@@ -72,13 +72,14 @@ class StreamClient:
 
         Args:
             peer: host and port.
-            generation: a newer one supersedes and cancels an older one; a cancelled one cannot be pulled again.
+            generation: a newer one fails an older one that is not complete; a cancelled one cannot be pulled again.
             args: for the sender's source.
             max_bytes: cap on the stream's payload.
             engine_id: fail the transfer if the peer is now another engine.
 
         Raises:
-            ValueError: the stream is under way already, or a newer generation of the transfer is; no such port.
+            ValueError: the stream is under way already, or a newer generation of the transfer is; no such port; a
+                transfer_id or generation that no message can name.
             TransportError: the client is closed, or the args do not fit a message.
         """
         self._begin(peer, transfer_id, generation, stream, max_bytes, engine_id, args)
@@ -170,6 +171,7 @@ class StreamClient:
     ) -> None:
         if not 0 < peer[1] <= 65535:
             raise ValueError(f"port {peer[1]} of {peer[0]} is outside 1 .. 65535")
+        msg.check_transfer(transfer_id, generation)
         data = b"" if args is None else msg.encode(msg.Pull(transfer_id, generation, stream, args))
         conn = self._connection((peer[0], peer[1]), stream)  # a list, as from JSON, will do too
         self.staging.begin(transfer_id, generation, stream, conn, max_bytes)

@@ -94,7 +94,9 @@ class StreamServer:
         Raises:
             TransportError: that peer has no connection for that stream, or has a newer generation of the transfer.
             TransferClosed: the transfer was cancelled meanwhile, or has sent this stream already.
+            ValueError: a transfer_id or generation that no message can name.
         """
+        msg.check_transfer(transfer_id, generation)
         with self.lock:
             if self.closing:
                 raise TransportError("the server is closed")

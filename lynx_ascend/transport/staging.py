@@ -73,7 +73,7 @@ class Staging:
         self._dropped = 0
 
     def begin(self, transfer_id: str, generation: int, stream: Stream, carrier: Hashable, max_bytes: int) -> None:
-        """Expect a stream. An older generation of the transfer is cancelled.
+        """Expect a stream. An older generation of the transfer fails: whoever waits for it must hear that it is over.
 
         Raises:
             ValueError: the stream is expected already, or a newer generation is.
@@ -83,7 +83,7 @@ class Staging:
             if transfer is not None and transfer.generation > generation:
                 raise ValueError(f"generation {generation} of {transfer_id!r}: {transfer.generation} is under way")
             if transfer is not None and transfer.generation < generation:
-                self.cancel(transfer_id, transfer.generation)
+                self.fail(transfer_id, transfer.generation, f"superseded by generation {generation}")
                 transfer = None
             if transfer is None:
                 transfer = self._transfers[transfer_id] = Transfer(transfer_id, generation, self._clock())

@@ -366,3 +366,21 @@ def test_closing_the_client_leaves_faults_to_be_drained(serve, connect):
     assert set(faults_of(client.drain())) == {("t", ANCHOR), ("t", RESIDUAL)}
     with pytest.raises(TransportError, match="closed"):
         pull(client, server.port, "u", ANCHOR)
+
+
+def test_a_transfer_that_no_message_can_name_is_refused_and_harms_no_other(serve, connect):
+    server, client = serve(ScriptedSource(lambda *_: [b"x"])), connect()
+    for transfer_id, generation, named in (
+        ("", 0, "transfer_id: 0 characters"),
+        ("t" * 513, 0, "transfer_id: 513 characters"),
+        ("t", -1, "generation: -1"),
+        ("t", 2**53 + 1, "generation: 9007199254740993"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            pull(client, server.port, transfer_id, ANCHOR, generation=generation)
+        with pytest.raises(ValueError, match=named):
+            server.push("D", transfer_id, generation, ANCHOR, [])
+    with pytest.raises(TransportError, match="Pull: "):
+        client.pull(("127.0.0.1", server.port), "t", 0, ANCHOR, {"bits_per_s": 2**64}, max_bytes=CAP)
+    pull(client, server.port, "t" * 512, ANCHOR, generation=2**53)
+    assert frames_of(collect(client, 1), "t" * 512, ANCHOR) == [b"x"]

@@ -159,7 +159,9 @@ def test_a_newer_generation_supersedes_and_an_older_one_is_refused():
     staging.begin("t", 2, ANCHOR, "c", CAP)
     assert arrive(staging, "t", ANCHOR, 1, generation=1) is None
     arrive(staging, "t", ANCHOR, 0, generation=2)
-    assert [i.generation for i in staging.drain(None, None)] == [2]
+    fault, received = staging.drain(None, None)
+    assert fault == StreamFault("t", 1, ANCHOR, "superseded by generation 2")  # its user would wait for it otherwise
+    assert received.generation == 2 and staging.staged_bytes() == 0
     with pytest.raises(ValueError, match="generation 1 of 't': 2 is under way"):
         staging.begin("t", 1, RESIDUAL, "c", CAP)
     with pytest.raises(ValueError, match="anchor of 't' generation 2 is under way"):
