@@ -10,7 +10,7 @@ import torch
 
 from lynx_ascend.codec.config import CodecConfig, Stream
 from lynx_ascend.frame import Frame, FrameError, FrameHeader, parse
-from lynx_ascend.paged import PagedKV, check_frame, decode_page, frame_header, num_pages, streams, wire_bytes
+from lynx_ascend.paged import PagedKV, decode_page, frame_header, num_pages, streams, wire_bytes
 from lynx_ascend.serving.layout import LayerKV
 from lynx_ascend.serving.metadata import LynxWorkerMetadata, PullOrder
 from lynx_ascend.serving.options import LynxOptions
@@ -163,7 +163,6 @@ class Consumer:
         frame = parse(item.frame, self._expected(job, item.stream, key, sent))
         if key in job.frames[item.stream]:
             raise sent.error("page_index", f"layer {sent.layer} sent twice")
-        check_frame(frame)
         job.frames[item.stream][key] = frame
         if all(key in frames for frames in job.frames.values()):
             # Also while the request drafts: a page is refined the moment its residual is here, so the last drafts are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ class LynxOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 0  # 0: the system picks one
     bandwidth: float | None = None  # emulated link of a prefill instance, shared by its streams; None: the real one
     request_bandwidth: bool = False  # let a request ask for a link of its own (experiments)
-    lease: float = 60.0  # a prompt's blocks wait this long on the prefill side for a first pull or for progress
+    lease: float = 60.0  # a prompt's blocks wait this long on the prefill side for the first pull
     deadline: float = 120.0  # a transfer that is not complete after this is given up
     stall: float = 20.0  # so is one that moved no byte for this long
     trace_dir: str | None = None  # write what happened when, one JSON line an event, into this folder
@@ -39,8 +40,8 @@ class LynxOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _check_cap("kv_connector_extra_config.draft_cap", options.draft_cap)
         for name in ("bandwidth", "lease", "deadline", "stall"):
             value = getattr(options, name)
-            if value is not None and not value > 0:
-                raise OptionError(f"kv_connector_extra_config.{name}: {value} is not positive")
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise OptionError(f"kv_connector_extra_config.{name}: {value} is not a positive number")
         if not 0 <= options.port <= 65535:
             raise OptionError(f"kv_connector_extra_config.port: {options.port} is outside 0 .. 65535")
         return options
@@ -71,8 +72,8 @@ class RequestOptions(msgspec.Struct, frozen=True):
         if bandwidth is not None:
             if not options.request_bandwidth:
                 raise OptionError("lynx_bandwidth: not allowed here (kv_connector_extra_config.request_bandwidth)")
-            if isinstance(bandwidth, bool) or not isinstance(bandwidth, int | float) or not bandwidth > 0:
-                raise OptionError(f"lynx_bandwidth: {bandwidth!r} is not a positive number of Mbit/s")
+            if isinstance(bandwidth, bool) or not isinstance(bandwidth, int | float) or not 1e-3 <= bandwidth <= 1e6:
+                raise OptionError(f"lynx_bandwidth: {bandwidth!r} is not a number of Mbit/s from 0.001 to 10^6")
             bandwidth = float(bandwidth)
         return cls(method=method, draft_cap=cap, bandwidth=bandwidth)
 

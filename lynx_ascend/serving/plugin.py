@@ -1,4 +1,4 @@
-"""The vLLM plugin: makes LynxConnector known and puts the mixin and the runner patch in place, in every process."""
+"""The vLLM plugin: makes LynxConnector known and puts the scheduler mixin in place, in every process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CONNECTOR = "LynxConnector"
 def register() -> None:
     """Entry point of `vllm.general_plugins`. vLLM calls it once a process or more: it may run again without effect.
 
-    Nothing changes for an engine without LynxConnector: the scheduler mixin and the runner patch step aside there.
+    Nothing changes for an engine without LynxConnector: the mixin steps aside there, and the runner is not patched.
     """
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 

@@ -17,6 +17,7 @@ from lynx_ascend.serving.options import LynxOptions, OptionError, RequestOptions
 from lynx_ascend.serving.trace import Trace
 from lynx_ascend.serving.transfer_params import RemotePrompt, TransferParamsError, wants_remote_decode
 from lynx_ascend.speculation.decoder import SpecDecoder, State
+from lynx_ascend.speculation.window import FixedWindow
 
 logger = logging.getLogger("vllm.lynx_ascend.scheduler")
 LOSSLESS = "bf16"  # the one method whose KV may be shared with other requests through the prefix cache
@@ -78,14 +79,14 @@ class SchedulerHalf:
                 return
             options = RequestOptions.parse(self.options, request.sampling_params.extra_args)
         except (TransferParamsError, OptionError) as error:
+            request.kv_transfer_params = None  # the engine reads them too, and trusts their type
             self._refuse(request.request_id, str(error))
             return
         if source.remote_tokens != request.num_prompt_tokens:
             tokens = f"remote_tokens {source.remote_tokens}, but the prompt has {request.num_prompt_tokens} tokens"
             self._refuse(request.request_id, f"kv_transfer_params: {tokens}")
             return
-        # The verify pass gives one token more than was drafted, so max_tokens - 1 drafts are enough.
-        cap = min(options.draft_cap, request.max_tokens - 1)
+        cap = FixedWindow(options.draft_cap).draft_cap(request.max_tokens)
         drafts = cap > 0 and Stream.RESIDUAL in streams(options.method) and may_draft(request)
         decoder = SpecDecoder(request.request_id, cap=cap if drafts else 0)
         self.remotes[request.request_id] = RemoteRequest(request.request_id, decoder, source, options, drafts)

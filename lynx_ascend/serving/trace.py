@@ -24,9 +24,9 @@ class Trace:
             Path(folder).mkdir(parents=True, exist_ok=True)
             self._file = open(Path(folder) / f"{role}-{os.getpid()}.jsonl", "ab", buffering=0)  # noqa: SIM115
 
-    def __call__(self, event: str, request_id: str, *, at: float | None = None, **fields: Any) -> None:
+    def __call__(self, event: str, request_id: str, **fields: Any) -> None:
         if self._file is None:
             return
-        line = {"at": time.monotonic() if at is None else at, "event": event, "request": request_id, **fields}
+        line = {"at": time.monotonic(), "event": event, "request": request_id, **fields}
         with self._lock:
             self._file.write(msgspec.json.encode(line) + b"\n")

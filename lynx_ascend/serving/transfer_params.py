@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+MAX_ID = 512  # characters of an id that the transport carries
+
 
 class TransferParamsError(ValueError):
     """`kv_transfer_params` that cannot be used; the message names the field."""
@@ -37,6 +39,8 @@ class RemotePrompt(msgspec.Struct, frozen=True):
         Raises:
             TransferParamsError: it asks for one, but a field is missing or of the wrong type.
         """
+        if params is not None and not isinstance(params, Mapping):
+            raise TransferParamsError(f"kv_transfer_params: a {type(params).__name__} is not an object")
         if not params or not params.get("do_remote_prefill"):
             return None
         try:
@@ -45,6 +49,8 @@ class RemotePrompt(msgspec.Struct, frozen=True):
             raise TransferParamsError(f"kv_transfer_params: {error}") from None
         if not 0 < prompt.remote_port < 65536:
             raise TransferParamsError(f"kv_transfer_params: remote_port {prompt.remote_port} is outside 1 .. 65535")
+        if not 1 <= len(prompt.remote_request_id) <= MAX_ID:
+            raise TransferParamsError(f"kv_transfer_params: remote_request_id is not 1 .. {MAX_ID} characters long")
         if prompt.remote_tokens < 1:
             raise TransferParamsError(f"kv_transfer_params: remote_tokens {prompt.remote_tokens} is not positive")
         return prompt
@@ -52,4 +58,4 @@ class RemotePrompt(msgspec.Struct, frozen=True):
 
 def wants_remote_decode(params: Mapping[str, Any] | None) -> bool:
     """True for a request that is only to be prefilled here."""
-    return bool(params and params.get("do_remote_decode"))
+    return isinstance(params, Mapping) and bool(params.get("do_remote_decode"))

@@ -83,23 +83,24 @@ def test_peer_that_cannot_serve(
 
 
 @pytest.mark.parametrize(
-    ("change", "extra"),
+    ("change", "extra", "field"),
     [
-        ({"remote_tokens": 17}, {}),
-        ({"remote_port": "a string"}, {}),
-        ({"remote_host": None}, {}),
-        ({}, {"lynx_method": "zip"}),
-        ({}, {"lynx_draft_cap": 1000}),
-        ({}, {"lynx_bandwidth": -1}),
+        ({"remote_tokens": 17}, {}, "remote_tokens"),
+        ({"remote_port": "a string"}, {}, "remote_port"),
+        ({"remote_host": None}, {}, "remote_host"),
+        ({}, {"lynx_method": "zip"}, "lynx_method"),
+        ({}, {"lynx_draft_cap": 1000}, "lynx_draft_cap"),
+        ({}, {"lynx_bandwidth": float("inf")}, "lynx_bandwidth"),
     ],
 )
 def test_bad_request_ends_with_an_error(
-    engine: Any, prompts: list[list[int]], change: dict[str, Any], extra: dict[str, Any], caplog: Any
+    engine: Any, prompts: list[list[int]], change: dict[str, Any], extra: dict[str, Any], field: str, caplog: Any
 ) -> None:
     params = engine.prefill(prompts[0])
     beside = engine.add(prompts[1][:100], max_tokens=8)
     answer = engine.answer(prompts[0], {**params, **change}, **extra)
     assert answer.finish_reason == "error" and answer.tokens == []
+    assert field in caplog.text
     assert len(engine.answers[beside].tokens) == 8
     engine.expire_leases()
     engine.assert_clean()

@@ -71,6 +71,13 @@ def test_transfer_params_go_through_a_proxy_unchanged() -> None:
     assert wants_remote_decode({"do_remote_decode": True})
 
 
+@pytest.mark.parametrize("params", ["a string", ["a", "list"], 7])
+def test_params_that_are_no_object_are_refused(params: Any) -> None:
+    with pytest.raises(TransferParamsError, match="kv_transfer_params"):
+        RemotePrompt.from_params(params)
+    assert not wants_remote_decode(params)
+
+
 def test_requests_of_other_kinds_ask_for_nothing() -> None:
     assert RemotePrompt.from_params(None) is None
     assert RemotePrompt.from_params({}) is None

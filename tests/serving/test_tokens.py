@@ -69,9 +69,9 @@ def test_other_methods_answer(engine: Any, prompts: list[list[int]], method: str
     prompt = prompts[0]
     exact = engine.answer(prompt)
     answer = engine.answer(prompt, engine.prefill(prompt), lynx_method=method)
-    assert len(answer.tokens) == len(exact.tokens) or method != "bf16"
     if method == "bf16":  # no compression: the cache travels as it is
         assert answer.tokens == exact.tokens
-    elif method != "int4":
-        assert answer.tokens[:3] == exact.tokens[:3]
+    else:
+        assert 1 <= len(answer.tokens) <= 64
+        assert method == "int4" or answer.tokens[:3] == exact.tokens[:3]
     engine.assert_clean()
