@@ -71,6 +71,7 @@ class Consumer:
     def pull(self, order: PullOrder) -> None:
         """Start fetching a prompt."""
         job = _Job(order, time.monotonic() + self._options.deadline, torch.tensor(order.block_ids, dtype=torch.int64))
+        rivals = [j for j in self._jobs.values() if j.order.source.remote_request_id == order.source.remote_request_id]
         self._jobs[order.request_id] = job
         self._generations[order.source.remote_request_id, order.generation] = order.request_id
         args: dict[str, str | int] = {"method": order.method, "tokens": order.source.remote_tokens}
@@ -80,6 +81,8 @@ class Consumer:
         heads, head_dim = cache.shape[2:]
         sizes = wire_bytes(order.method, source.remote_tokens, heads=heads, head_dim=head_dim, dtype=cache.dtype)
         try:
+            if rivals:  # n > 1: a newer pull would end the one under way, and a prompt is handed out only once
+                raise TransportError(f"request {rivals[0].order.request_id} is fetching this prompt")
             for stream in job.frames:
                 self._client.pull(
                     (source.remote_host, source.remote_port),

@@ -79,7 +79,7 @@ class RequestOptions(msgspec.Struct, frozen=True):
 
 
 def _check_method(name: str, value: object) -> None:
-    if value not in METHODS:
+    if not isinstance(value, str) or value not in METHODS:
         raise OptionError(f"{name}: {value!r} is none of {', '.join(METHODS)}")
 
 

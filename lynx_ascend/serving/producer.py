@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import torch
@@ -23,6 +24,7 @@ from lynx_ascend.transport.source import Sink
 logger = logging.getLogger("vllm.lynx_ascend.producer")
 # A decode instance may hear of a prompt, through the proxy, before this worker's next engine step.
 ARRIVAL_WAIT_S = 5.0
+CLAIMS = 4096  # pulls that are remembered: a second stream's may come when the first one's has written both
 
 
 class PullError(RuntimeError):
@@ -33,7 +35,7 @@ class PullError(RuntimeError):
 class _Held:
     order: SendOrder
     expires: float
-    generation: int | None = None  # the pull that encodes it
+    readers: int = 0  # pulls that encode it: several, where as many decode instances ask
     block_ids: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,6 +57,7 @@ class Producer:
         self._trace = trace
         self._held: dict[str, _Held] = {}
         self._released: set[str] = set()
+        self._claims: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._changed = threading.Condition()
         rate = None if options.bandwidth is None else options.bandwidth * 1e6 / 8
         self.server = StreamServer(options.host, options.port, self, rate, engine_id=engine_id, stall_s=options.stall)
@@ -72,7 +75,7 @@ class Producer:
         with self._changed:
             now = time.monotonic()
             for request_id, held in list(self._held.items()):
-                if held.generation is None and now > held.expires:
+                if not held.readers and now > held.expires:
                     logger.warning("request %s: nobody fetched its KV within %g s", request_id, self._lease)
                     del self._held[request_id]
                     self._released.add(request_id)
@@ -94,7 +97,8 @@ class Producer:
         finally:
             # The frames are copies: the blocks can go, whether or not the peer takes them all.
             with self._changed:
-                if self._held.get(transfer_id) is held and held.generation == generation:
+                held.readers -= 1
+                if not held.readers:
                     del self._held[transfer_id]
                     self._released.add(transfer_id)
 
@@ -108,13 +112,17 @@ class Producer:
     def _claim(self, transfer_id: str, generation: int) -> _Held | None:
         """The prompt, for the first pull of this generation; None for the pulls of its other streams."""
         with self._changed:
-            self._changed.wait_for(lambda: transfer_id in self._held, ARRIVAL_WAIT_S)
+            claim = transfer_id, generation
+            self._changed.wait_for(lambda: transfer_id in self._held or claim in self._claims, ARRIVAL_WAIT_S)
+            if claim in self._claims:
+                return None
             held = self._held.get(transfer_id)
             if held is None:
                 raise PullError(f"no prompt {transfer_id!r} waits here: unknown, expired or already fetched")
-            if held.generation == generation:
-                return None
-            held.generation = generation
+            self._claims[claim] = None
+            if len(self._claims) > CLAIMS:
+                self._claims.popitem(last=False)
+            held.readers += 1
             return held
 
     def _encode(self, held: _Held, generation: int, args: Args, sink: Sink) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
+import torch
+
 # What _prepare_inputs looks at; present only while it prepares a step that verifies.
 _STAND_IN = types.SimpleNamespace(method="lynx", num_speculative_tokens=1)
 
@@ -34,3 +36,29 @@ def install(runner: type[Any]) -> None:
 
     runner._lynx_prepare_inputs = prepare_inputs
     runner._prepare_inputs = _prepare_inputs
+    _mend_cpu_sampler()
+
+
+def _mend_cpu_sampler() -> None:
+    """Gives vLLM's CPU rejection sampler its requests' temperature, top_k and top_p.
+
+    vLLM 0.32's own expansion fills an int64 copy and returns uninitialised memory: one random request in the batch, and
+    greedy drafts were verified by logits divided by whatever lay there.
+    """
+    from vllm.platforms import current_platform
+    from vllm.v1.sample import rejection_sampler
+
+    if current_platform.is_cpu():
+        rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
+
+
+def expand_batch_to_tokens(
+    x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, replace_from: float = 0, replace_to: float = 0
+) -> torch.Tensor:
+    """[batch] -> [num_tokens], any dtype: x[i] once for each of request i's tokens, replace_from as replace_to.
+
+    Args:
+        cu_num_tokens: [batch] running total of the requests' tokens.
+    """
+    counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
+    return x.masked_fill(x == replace_from, replace_to).repeat_interleave(counts, output_size=num_tokens)

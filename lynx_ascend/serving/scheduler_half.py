@@ -77,6 +77,8 @@ class SchedulerHalf:
             source = RemotePrompt.from_params(params)
             if source is None:
                 return
+            if request.sampling_params is None:
+                raise OptionError("do_remote_prefill: only for requests that generate text")
             options = RequestOptions.parse(self.options, request.sampling_params.extra_args)
         except (TransferParamsError, OptionError) as error:
             request.kv_transfer_params = None  # the engine reads them too, and trusts their type
@@ -107,7 +109,11 @@ class SchedulerHalf:
     def on_allocated(self, request: Any, block_ids: list[int], external: int) -> None:
         """Orders the transfer into the blocks that were just allocated."""
         remote = self.remotes.get(request.request_id)
-        if remote is None or external == 0:
+        if remote is None:
+            return
+        if external == 0:
+            if remote.decoder.state is State.WAITING:  # skip_reading_prefix_cache: prompt_logprobs, for one, sets it
+                self.give_up(remote, "the engine must compute the prompt itself")
             return
         order = PullOrder(
             request_id=request.request_id,

@@ -89,6 +89,7 @@ def test_peer_that_cannot_serve(
         ({"remote_port": "a string"}, {}, "remote_port"),
         ({"remote_host": None}, {}, "remote_host"),
         ({}, {"lynx_method": "zip"}, "lynx_method"),
+        ({}, {"lynx_method": ["lynx"]}, "lynx_method"),
         ({}, {"lynx_draft_cap": 1000}, "lynx_draft_cap"),
         ({}, {"lynx_bandwidth": float("inf")}, "lynx_bandwidth"),
     ],
@@ -128,4 +129,25 @@ def test_preempted_while_drafting(engine: Any, prompts: list[list[int]], exact: 
     engine.scheduler.running.remove(running)
     engine.scheduler._preempt_request(running, 0.0)
     assert engine.run(request)[0].tokens == exact
+    engine.assert_clean()
+
+
+@pytest.mark.parametrize(
+    "sampling", [{"prompt_logprobs": 1}, {"skip_reading_prefix_cache": True}], ids=lambda s: next(iter(s))
+)
+def test_request_that_must_compute_its_prompt_is_not_fetched(
+    engine: Any, prompts: list[list[int]], exact: list[int], sampling: dict[str, Any]
+) -> None:
+    answer = engine.answer(prompts[1], engine.prefill(prompts[1]), max_tokens=24, **sampling)
+    assert answer.tokens == exact
+    engine.expire_leases()
+    engine.assert_clean()
+
+
+def test_requests_that_share_a_prompt_fetch_it_once(engine: Any, prompts: list[list[int]], exact: list[int]) -> None:
+    """As the children of an n > 1 request do: the first one gets the KV, the others compute it."""
+    plain = engine.answer(prompts[1], engine.prefill(prompts[1]), lynx_draft_cap=0, max_tokens=24).tokens
+    params = engine.prefill(prompts[1])
+    requests = [engine.add(prompts[1], params, lynx_bandwidth=60, max_tokens=24) for _ in range(3)]
+    assert [answer.tokens for answer in engine.run(*requests)] == [plain, exact, exact]
     engine.assert_clean()

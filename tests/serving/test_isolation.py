@@ -21,6 +21,34 @@ def test_ordinary_requests_in_the_same_batch(engine: Any, prompts: list[list[int
     engine.assert_clean()
 
 
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 0.9, "seed": 1},
+        {"temperature": 0.8, "top_p": 0.9, "top_k": 20, "seed": 2},
+        {"repetition_penalty": 1.3},
+        {"bad_words": ["the"]},
+        {"logprobs": 2},
+    ],
+    ids=lambda sampling: "+".join(sampling),
+)
+def test_verifying_beside_requests_that_sample_otherwise(
+    engine: Any, prompts: list[list[int]], sampling: dict[str, Any]
+) -> None:
+    """Their temperature, top_k and penalties are theirs alone, also in the step that verifies."""
+    prompt, beside = prompts[0], prompts[1][:100]
+    plain = engine.answer(prompt, engine.prefill(prompt), lynx_draft_cap=0, max_tokens=24).tokens
+    alone = engine.answer(beside, max_tokens=80, ignore_eos=True, **sampling).tokens
+    drafting = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=60, max_tokens=24)
+    engine.step_until(lambda: engine.state(drafting) == "DRAFTING", "drafting")
+    other = engine.add(beside, max_tokens=80, ignore_eos=True, **sampling)
+    engine.step_until(lambda: len(engine.answers[drafting].tokens) > 0, "the verified tokens")
+    assert not engine.answers[other].finish_reason
+    answers = engine.run(drafting, other)
+    assert [answer.tokens for answer in answers] == [plain, alone]
+    engine.assert_clean()
+
+
 def hashed(engine: Any) -> set[int]:
     """Blocks that a prefix lookup can find."""
     return {block.block_id for block in engine.scheduler.kv_cache_manager.block_pool.blocks if block.block_hash}

@@ -1,0 +1,68 @@
+"""The prefill side's hold: every stream of a pull is served, and blocks wait for whoever still encodes them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from lynx_ascend.codec.config import Stream
+from lynx_ascend.serving import producer as module
+from lynx_ascend.serving.metadata import SendOrder
+from lynx_ascend.serving.options import LynxOptions
+from lynx_ascend.serving.producer import Producer, PullError
+from lynx_ascend.serving.trace import Trace
+
+PROMPT = SendOrder("prompt", [3, 4], 40)
+
+
+class GatedProducer(Producer):
+    """Encodes nothing, but takes until the test lets the generation go."""
+
+    def __init__(self) -> None:
+        self.gates: dict[int, threading.Event] = {}
+        self.entered: dict[int, threading.Event] = {}
+        super().__init__([], LynxOptions(), "engine", Trace(None, "test"))
+
+    def start(self, generation: int) -> threading.Thread:
+        self.gates[generation], self.entered[generation] = threading.Event(), threading.Event()
+        thread = threading.Thread(target=self.open, args=("prompt", generation, Stream.ANCHOR, {}, None), daemon=True)
+        thread.start()
+        assert self.entered[generation].wait(5.0)
+        return thread
+
+    def _encode(self, held: Any, generation: int, args: Any, sink: Any) -> None:
+        self.entered[generation].set()
+        assert self.gates[generation].wait(5.0)
+
+
+@pytest.fixture
+def producer(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(module, "ARRIVAL_WAIT_S", 0.2)
+    producer = GatedProducer()
+    producer.hold(PROMPT)
+    yield producer
+    producer.close()
+
+
+def finish(producer: GatedProducer, thread: threading.Thread, generation: int) -> None:
+    producer.gates[generation].set()
+    thread.join(5.0)
+    assert not thread.is_alive()
+
+
+def test_second_stream_may_be_pulled_after_both_are_written(producer: GatedProducer) -> None:
+    finish(producer, producer.start(1), 1)
+    assert producer.finished() == {"prompt"}
+    producer.open("prompt", 1, Stream.RESIDUAL, {}, None)  # an error would fail a transfer that is under way
+    with pytest.raises(PullError, match="already fetched"):
+        producer.open("prompt", 2, Stream.ANCHOR, {}, None)
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_blocks_are_held_until_the_last_pull_has_read_them(producer: GatedProducer, order: tuple[int, int]) -> None:
+    threads = {generation: producer.start(generation) for generation in (1, 2)}
+    for generation, released in zip(order, (set(), {"prompt"}), strict=True):
+        finish(producer, threads[generation], generation)
+        assert producer.finished() == released
