@@ -40,6 +40,7 @@ __all__ = [
     "num_pages",
     "streams",
     "wire_bytes",
+    "write_page",
 ]
 
 
@@ -182,13 +183,21 @@ def decode_page(anchor: Frame, residual: Frame | None, target: PagedKV, *, first
         FrameError: a frame that is not what its header says, does not fit its partner, or does not fit the target.
         ValueError: the target itself is malformed.
     """
-    header = anchor.header
-    start, end = header.token_offset, header.token_offset + header.tokens
     target.check(0)
-    _check_fit(header, target)
+    _check_fit(anchor.header, target)
     check_frame(anchor)
     if residual is not None:
-        _check_partner(header, residual)
+        _check_partner(anchor.header, residual)
+    write_page(anchor, residual, target, first=first)
+
+
+def write_page(anchor: Frame, residual: Frame | None, target: PagedKV, *, first: int = 0) -> None:
+    """`decode_page` without its checks, for a receiver that made them when the frames arrived.
+
+    Both headers must be those expected for this target, and `check_frame` must have accepted the anchor.
+    """
+    header = anchor.header
+    start, end = header.token_offset, header.token_offset + header.tokens
     if first >= end:
         return
     first = max(first, start)

@@ -10,7 +10,7 @@ import torch
 
 from lynx_ascend.codec.config import CodecConfig, Stream
 from lynx_ascend.frame import Frame, FrameError, FrameHeader, parse
-from lynx_ascend.paged import PagedKV, decode_page, frame_header, num_pages, streams, wire_bytes
+from lynx_ascend.paged import PagedKV, check_frame, frame_header, num_pages, streams, wire_bytes, write_page
 from lynx_ascend.serving.layout import LayerKV
 from lynx_ascend.serving.metadata import LynxWorkerMetadata, PullOrder
 from lynx_ascend.serving.options import LynxOptions
@@ -20,7 +20,7 @@ from lynx_ascend.transport.receiver import StreamClient
 
 logger = logging.getLogger("vllm.lynx_ascend.consumer")
 # Frames are decoded between two forward passes: no longer than this at a time, or other requests would wait.
-STEP_BUDGET_S = 0.004
+STEP_BUDGET_S = 0.008
 FRAMES_A_LOOK = 16
 
 PageKey = tuple[int, bool, int]  # layer, is_value, page
@@ -164,6 +164,7 @@ class Consumer:
         sent, _ = FrameHeader.unpack(item.frame)
         key = (sent.layer, sent.is_value, sent.page_index)
         frame = parse(item.frame, self._expected(job, item.stream, key, sent))
+        check_frame(frame)
         if key in job.frames[item.stream]:
             raise sent.error("page_index", f"layer {sent.layer} sent twice")
         job.frames[item.stream][key] = frame
@@ -172,7 +173,7 @@ class Consumer:
             # better than the first, and nothing is left to be written when the verify pass is due.
             self._decode(job, key)
         elif item.stream is Stream.ANCHOR and not job.order.wait_all:
-            decode_page(frame, None, self._target(job, key), first=job.order.first)
+            write_page(frame, None, self._target(job, key), first=job.order.first)
 
     def _expected(self, job: _Job, stream: Stream, key: PageKey, sent: FrameHeader) -> FrameHeader:
         layer, is_value, page = key
@@ -218,7 +219,7 @@ class Consumer:
         """Write one page's reconstruction from all its streams, and let go of its frames."""
         anchor, *later = (frames[key] for frames in job.frames.values())
         assert anchor is not None
-        decode_page(anchor, later[0] if later else None, self._target(job, key), first=job.order.first)
+        write_page(anchor, later[0] if later else None, self._target(job, key), first=job.order.first)
         for frames in job.frames.values():
             frames[key] = None
 
