@@ -4,7 +4,7 @@ Usage: python benchmarks/gain.py [--steps 16,32,64] [--runs 3] [--context 3500] 
 
 Two real vLLM servers and the proxy; the link is emulated on loopback. Prompts are prefilled before they are measured,
 and times count from the moment the decode server asks for the KV, so that prefill is no part of them. Each prompt and
-link is measured in the order int8, lynx, lynx, int8, ...; the figures are medians. The prediction is the decode-step
+link is measured in the order int8, lynx, lynx, int8, ...; the figures are those of the median run. The prediction is the decode-step
 count of speculation/latency.py, fed with the measured step, verify pass, bytes and accepted drafts.
 """
 
@@ -120,18 +120,20 @@ def pair(
     done: dict[str, list[Run]] = {"int8": [], "lynx": []}
     for method in order:
         done[method].append(run(cluster, trace_dir, prompt, method, bandwidth))
-    int8_s, lynx_s = (statistics.median(time_to(r) for r in done[method]) for method in ("int8", "lynx"))
-    traces = [trace for _, trace in done["lynx"]]
-    middle = sorted(traces, key=lambda trace: trace.drafted)[len(traces) // 2]
+    int8_s = statistics.median(time_to(r) for r in done["int8"])
+    # In bf16 a tie can go either way, and another run then accepts other drafts: terms and time are of one run.
+    middle_run = sorted(done["lynx"], key=time_to)[runs // 2]
+    lynx_s, middle = time_to(middle_run), middle_run[1]
     # Steps while nothing is received: after the verification, and all of int8's.
     tpot = statistics.median(decode_step(completion) for completion, _ in done["int8"])
-    verify = statistics.median(trace.verify.end - trace.verify.start for trace in traces if trace.verify)
+    assert middle.verify is not None
+    verify = middle.verify.end - middle.verify.start
     bits = bandwidth * 1e6
     int8 = Int8(done["int8"][0][1].nbytes["anchor"], bits, tpot)
     lynx = Lynx(middle.nbytes["anchor"], middle.nbytes["residual"], bits, tpot, verify, middle.accepted)
     terms = gain(int8, lynx, N)
     ceiling = paper_gain(lynx.t_residual, middle.accepted, tpot)
-    drafts = [b - a for trace in traces for a, b in itertools.pairwise(trace.drafts)]
+    drafts = [b - a for a, b in itertools.pairwise(middle.drafts)]
     return Row(
         prompt=index,
         steps=steps,
@@ -180,6 +182,14 @@ def show(rows: list[Row], console: Console) -> None:
             f"{r.verify:+.3f}", "-" if r.share is None else f"{100 * r.share:.0f} %",
         )  # fmt: skip
     console.print(table)
+    for steps in sorted({row.steps for row in rows}):
+        chosen = [row for row in rows if row.steps == steps]
+        won, predicted = sum(row.measured for row in chosen), sum(row.predicted for row in chosen)
+        ceiling = sum(paper_gain(row.t_residual, row.accepted, row.tpot) for row in chosen)
+        console.print(
+            f"residual of {steps} steps, all prompts: {won:.3f} s won, {won / predicted:.2f} of the prediction, "
+            f"{100 * won / ceiling:.0f} % of min(t_res, k TPOT)"
+        )
 
 
 if __name__ == "__main__":
