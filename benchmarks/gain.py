@@ -4,8 +4,8 @@ Usage: python benchmarks/gain.py [--steps 16,32,64] [--runs 3] [--context 3500] 
 
 Two real vLLM servers and the proxy; the link is emulated on loopback. Prompts are prefilled before they are measured,
 and times count from the moment the decode server asks for the KV, so that prefill is no part of them. Each prompt and
-link is measured in the order int8, lynx, lynx, int8, ...; the figures are those of the median run. The prediction is the decode-step
-count of speculation/latency.py, fed with the measured step, verify pass, bytes and accepted drafts.
+link is measured in the order int8, lynx, lynx, int8, ...; the figures are those of the median run. The prediction is
+the decode-step count of speculation/latency.py, fed with the measured step, verify pass, bytes and accepted drafts.
 """
 
 from __future__ import annotations
