@@ -201,6 +201,7 @@ class LynxSchedulerMixin(_Scheduler):
             self.running.remove(request)
             self._preempt_request(request, time.monotonic())
         else:
+            self._lynx.trace("fallback", request.request_id, reason=remote.failure)
             self._lynx.refused[request.request_id] = remote.failure
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:

@@ -189,7 +189,11 @@ class SendLoop(_Loop):
                 self._write(*picked)
                 if self._blocked:
                     self._poll(0.0)
-        for conn in [*self._retired, *server.queue.connections]:
+
+    def stop(self) -> None:
+        """Wait for the thread and close all sockets, once the control loop has ended: it retires some to the last."""
+        super().stop()
+        for conn in [*self._retired, *self._server.queue.connections]:
             conn.sock.close()
 
     def _write(self, conn: Connection, out: Outgoing, limit: int) -> None:

@@ -120,12 +120,22 @@ def test_prompt_with_a_non_finite_value_is_recomputed(engine: Any, prompts: list
     engine.assert_clean()
 
 
-def test_preempted_while_drafting(engine: Any, prompts: list[list[int]], exact: list[int]) -> None:
-    request = engine.add(prompts[1], engine.prefill(prompts[1]), lynx_bandwidth=20, max_tokens=24)
-    engine.step_until(lambda: engine.state(request) == "DRAFTING", "drafting")
+@pytest.mark.parametrize("state", ["DRAFTING", "PARKED", "VERIFYING"])
+def test_preempted(engine: Any, prompts: list[list[int]], exact: list[int], state: str) -> None:
+    cap = 3 if state == "PARKED" else 64
+    options = {"lynx_bandwidth": 20, "lynx_draft_cap": cap, "max_tokens": 24}
+    request = engine.add(prompts[1], engine.prefill(prompts[1]), **options)
+    reached = "DRAFTING" if state == "VERIFYING" else state
+    engine.step_until(lambda: engine.state(request) == reached, reached)
     for _ in range(3):
         engine.step()
     running = next(r for r in engine.scheduler.running if r.request_id.startswith(request + "-"))
+    remote = engine.half.remotes[running.request_id]
+    if state == "VERIFYING":
+        # As when schedule() finds no blocks for the drafts of a verification that it has just begun.
+        engine.step_until(lambda: remote.residual_ready, "the residual")
+        engine.scheduler._begin_verify(remote, running)
+    assert remote.decoder.state.name == state and len(remote.decoder.drafts) >= 2
     engine.scheduler.running.remove(running)
     engine.scheduler._preempt_request(running, 0.0)
     assert engine.run(request)[0].tokens == exact
