@@ -38,10 +38,11 @@ def test_verifying_beside_requests_that_sample_otherwise(
     """Their temperature, top_k and penalties are theirs alone, also in the step that verifies."""
     prompt, beside = prompts[0], prompts[1][:100]
     plain = engine.answer(prompt, engine.prefill(prompt), lynx_draft_cap=0, max_tokens=24).tokens
-    alone = engine.answer(beside, max_tokens=80, ignore_eos=True, **sampling).tokens
-    drafting = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=60, max_tokens=24)
+    alone = engine.answer(beside, max_tokens=120, ignore_eos=True, **sampling).tokens
+    # Slow enough that no single step, however long, spans the whole Residual.
+    drafting = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=20, max_tokens=24)
     engine.step_until(lambda: engine.state(drafting) == "DRAFTING", "drafting")
-    other = engine.add(beside, max_tokens=80, ignore_eos=True, **sampling)
+    other = engine.add(beside, max_tokens=120, ignore_eos=True, **sampling)
     engine.step_until(lambda: len(engine.answers[drafting].tokens) > 0, "the verified tokens")
     assert not engine.answers[other].finish_reason
     answers = engine.run(drafting, other)
