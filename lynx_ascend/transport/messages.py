@@ -155,6 +155,10 @@ class MessageBuffer(Generic[M]):
         del self._data[:end]
         return message
 
+    def pending(self) -> bool:
+        """Whether part of a message is here already."""
+        return bool(self._data)
+
     def take(self, limit: int) -> bytearray:
         """Up to `limit` buffered raw bytes: the part of a frame's payload that was read along with its head."""
         taken = self._data[:limit]

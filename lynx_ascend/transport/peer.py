@@ -126,7 +126,8 @@ class PeerConnection(threading.Thread):
         if reply.version != msg.PROTOCOL_VERSION:
             raise ProtocolError(f"the peer speaks protocol version {reply.version}, this is {msg.PROTOCOL_VERSION}")
         sock.settimeout(None)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", SEND_TIMEOUT_S, 0))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(SEND_TIMEOUT_S))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(2 * self._client.stall_s))
         self.engine_id = reply.engine_id
         self._client.on_connected(self, reply.engine_id)
         with self._lock:
@@ -183,15 +184,22 @@ class PeerConnection(threading.Thread):
 
     def _next_message(self, sock: socket.socket) -> msg.ToReceiver:
         while (message := self._inbox.next()) is None:
-            self._inbox.feed(self._scratch[: self._read(sock, self._scratch)])
+            self._inbox.feed(self._scratch[: self._read(sock, self._scratch, idle=not self._inbox.pending())])
         return message
 
-    @staticmethod
-    def _read(sock: socket.socket, into: memoryview) -> int:
-        nbytes = sock.recv_into(into)
-        if not nbytes:
-            raise OSError("closed by the peer")
-        return nbytes
+    def _read(self, sock: socket.socket, into: memoryview, idle: bool = False) -> int:
+        """Wait for bytes: for ever between messages (`idle`). Within one, a peer that is silent for twice `stall_s` is
+        gone, and the frame's memory must not wait for it; its transfer, if not cancelled, has failed by itself before."""
+        while True:
+            try:
+                nbytes = sock.recv_into(into)
+            except BlockingIOError:  # SO_RCVTIMEO is over
+                if idle:
+                    continue
+                raise OSError(f"silent for {2 * self._client.stall_s:g} s in the middle of a message") from None
+            if not nbytes:
+                raise OSError("closed by the peer")
+            return nbytes
 
     def _send_now(self, request: Request) -> str | None:
         if request.engine_id not in (None, self.engine_id):
@@ -202,6 +210,11 @@ class PeerConnection(threading.Thread):
         except OSError:
             _shutdown(self._sock)  # the reader sees the end and reports the loss
         return None
+
+
+def _timeval(seconds: float) -> bytes:
+    whole = int(seconds)
+    return struct.pack("@ll", whole, max(int((seconds - whole) * 1e6), 0 if whole else 1))  # 0, 0 would mean for ever
 
 
 def _shutdown(sock: socket.socket) -> None:

@@ -49,7 +49,7 @@ class StreamClient:
         self.retry_s = retry_s
         self.staging = Staging()
         self._on_event = on_event
-        self._stall_s = stall_s
+        self.stall_s = stall_s
         self._lock = threading.Lock()
         self._connections: dict[tuple[Peer, Stream], PeerConnection] = {}
         self._engines: dict[Peer, str] = {}  # the engine last met at each address
@@ -202,8 +202,8 @@ class StreamClient:
                 logger.exception("on_event failed")
 
     def _watch(self) -> None:
-        while not self._closed.wait(min(0.5, self._stall_s / 4)):
-            for transfer in self.staging.stalled(self._stall_s):
+        while not self._closed.wait(min(0.5, self.stall_s / 4)):
+            for transfer in self.staging.stalled(self.stall_s):
                 streams = ", ".join(f"{i.carrier}" for i in transfer.streams.values() if i.end is None)
-                reason = f"no progress for {self._stall_s} s; waiting for {streams or 'an anchor that was not pulled'}"
+                reason = f"no progress for {self.stall_s} s; waiting for {streams or 'an anchor that was not pulled'}"
                 self.fail(transfer.transfer_id, transfer.generation, reason)

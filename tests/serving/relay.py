@@ -32,6 +32,8 @@ class Relay:
     def close(self) -> None:
         self._closed.set()
         for sock in [self._listener, *self._sockets]:
+            with contextlib.suppress(OSError):  # close alone would not end a recv that another thread is in
+                sock.shutdown(socket.SHUT_RDWR)
             sock.close()
 
     def __enter__(self) -> Relay:
@@ -71,6 +73,8 @@ class Relay:
                 seen += len(data)
                 if damage and not self.struck.is_set() and self._fault != "none" and at < len(data):
                     self.struck.set()
+                    if self._fault != "flip":
+                        target.sendall(data[:at])
                     if self._fault == "cut":
                         break
                     if self._fault == "stall":

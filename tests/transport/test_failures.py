@@ -267,6 +267,33 @@ def test_no_progress_is_a_fault(raw_sender, connect):
     eventually(lambda: msg.Cancel("t", 0) in sender.heard, "the sender is told")
 
 
+@pytest.mark.parametrize("given_up", ["by the watch", "by the caller"])
+def test_a_frame_that_never_ends_does_not_keep_its_memory(raw_sender, connect, given_up):
+    sender = raw_sender(on_pull(msg.FrameHead("t", 0, 0, 100_000), b"half"))
+    events: list[object] = []
+    client = connect(stall_s=0.3, on_event=events.append)
+    pull(client, sender.port, "t", ANCHOR)
+    eventually(lambda: client.staged_bytes() == 100_000, "the frame is under way")
+    if given_up == "by the caller":
+        client.cancel("t", 0)
+    else:
+        assert "no progress" in faults_of(collect(client, 1))["t", ANCHOR]
+    eventually(lambda: client.staged_bytes() == 0, "the frame is freed")
+    eventually(lambda: any(isinstance(e, PeerLost) for e in events), "the silent peer is given up")
+    assert "silent for 0.6 s in the middle of a message" in next(e.reason for e in events if isinstance(e, PeerLost))
+
+
+def test_a_connection_may_be_idle_for_ever(serve, connect):
+    server, client = serve(ScriptedSource(lambda *_: [b"x"])), connect(stall_s=0.1)
+    pull(client, server.port, "first", ANCHOR)
+    collect(client, 1)
+    connections = dict(client._connections)
+    time.sleep(0.6)
+    pull(client, server.port, "second", ANCHOR)
+    assert frames_of(collect(client, 1), "second", ANCHOR) == [b"x"]
+    assert client._connections == connections
+
+
 def test_nobody_listening_is_a_fault_after_bounded_retries(connect):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
