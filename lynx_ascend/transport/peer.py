@@ -189,7 +189,8 @@ class PeerConnection(threading.Thread):
 
     def _read(self, sock: socket.socket, into: memoryview, idle: bool = False) -> int:
         """Wait for bytes: for ever between messages (`idle`). Within one, a peer that is silent for twice `stall_s` is
-        gone, and the frame's memory must not wait for it; its transfer, if not cancelled, has failed by itself before."""
+        gone, and the frame's memory must not wait for it; unless cancelled, its transfer has failed by itself before.
+        """
         while True:
             try:
                 nbytes = sock.recv_into(into)
