@@ -1,4 +1,4 @@
-"""The command line: `lynx-ascend demo`. With --json, one JSON object goes to stdout and all else to stderr."""
+"""The command line: `lynx-ascend demo | bench`. With --json, one JSON object goes to stdout and all else to stderr."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from lynx_ascend.bench.app import app as bench
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(bench, name="bench")
 
 
 @app.callback()

@@ -18,7 +18,8 @@ ALLOWED = {
     "serving": {"serving", "speculation", "transport", "face", "frame", "codec"},
     "evaluation": {"evaluation", "face", "codec", "speculation"},
     "demo": {"demo", "evaluation"},
-    "cli": {"cli", "demo", "face"},
+    "bench": {"bench", "codec", "_C"},
+    "cli": {"cli", "demo", "bench", "face"},
 }
 HEAVY = {"vllm": "serving", "transformers": "evaluation"}
 IMPURE = {"time", "asyncio", "socket", "threading", "random", "os", "torch"}
