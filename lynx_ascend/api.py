@@ -9,12 +9,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .codec import exact as exact_stream
 from .codec.config import CodecConfig, Stream
-from .frame import Frame, FrameError, FrameHeader, parse
+from .codec.layout import page_layout
+from .frame import HEADER_BYTES, Frame, FrameError, FrameHeader, parse, seal
 from .methods import TORCH_DTYPES, payload_bytes
 from .paged import PagedKV, PageEncoder, check_frame, decode_page
 
 StreamName = Literal["anchor", "residual", "exact"]
+Buffer = bytes | bytearray | memoryview
 
 
 class EncodedKV:
@@ -29,28 +32,31 @@ class EncodedKV:
     @classmethod
     def from_frames(
         cls,
-        anchor: Sequence[bytes | bytearray],
-        residual: Sequence[bytes | bytearray] | None = None,
-        exact: Sequence[bytes | bytearray] | None = None,
+        anchor: Sequence[Buffer],
+        residual: Sequence[Buffer] | None = None,
+        exact: Sequence[Buffer] | None = None,
     ) -> EncodedKV:
-        """Reads frames, each stream's in the order of its pages. Later streams are optional.
+        """Reads frames, each stream's in the order of its pages. Later streams are optional; exact needs residual.
 
         Raises:
             FrameError: naming the field, page and stream of the first frame that is wrong, missing or foreign.
         """
-        if exact:
-            raise FrameError("stream", "this version has two streams, anchor and residual", stream=Stream.EXACT.name)
         if not anchor:
             raise FrameError("anchor", "no frames", stream=Stream.ANCHOR.name)
         frames = {Stream.ANCHOR: _parse_anchors(anchor)}
+        headers = [frame.header for frame in frames[Stream.ANCHOR]]
         if residual:
-            frames[Stream.RESIDUAL] = _parse_residuals(residual, [frame.header for frame in frames[Stream.ANCHOR]])
+            frames[Stream.RESIDUAL] = _parse_later(Stream.RESIDUAL, residual, headers)
+        if exact:
+            if not residual:
+                raise FrameError("residual", "no frames, but exact ones build on them", stream=Stream.RESIDUAL.name)
+            frames[Stream.EXACT] = _parse_later(Stream.EXACT, exact, headers)
         return cls(frames)
 
     @property
     def config(self) -> CodecConfig:
         """The parameters, as the frames carry them."""
-        return self._frames[Stream.ANCHOR][0].header.config()
+        return replace(self._frames[Stream.ANCHOR][0].header.config(), exact=Stream.EXACT in self._frames)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -66,15 +72,22 @@ class EncodedKV:
     def decode(self, stream: StreamName = "residual") -> Tensor:
         """The reconstruction from `stream` and those before it: [tokens, heads, head_dim] in the input's dtype.
 
+        "exact" is the input, bit for bit.
+
         Raises:
             ValueError: `stream` is unknown or absent.
+            FrameError: an exact frame was not made for this anchor and residual, or holds what no encoder writes.
         """
-        self._stream(stream)
+        later = self._stream(stream)
         anchors = self._frames[Stream.ANCHOR]
         out = torch.empty(self.shape, dtype=self.dtype)
         target = _as_paged(out)
         for index, anchor in enumerate(anchors):
             decode_page(anchor, None if stream == "anchor" else self._frames[Stream.RESIDUAL][index], target)
+        if stream == "exact":
+            for frame in later:
+                page = _rows(out, frame.header)
+                page.copy_(_restore(frame, page))
         return out
 
     def nbytes(self, stream: StreamName) -> int:
@@ -86,21 +99,21 @@ class EncodedKV:
         return [bytes(frame.data) for frame in self._stream(stream)]
 
     def _stream(self, name: str) -> list[Frame]:
-        if name == "exact":
-            raise ValueError("exact: this version has two streams, anchor and residual")
-        if name not in ("anchor", "residual"):
+        if name not in ("anchor", "residual", "exact"):
             raise ValueError(f"stream: {name!r} is none of 'anchor', 'residual', 'exact'")
         found = self._frames.get(Stream[name.upper()])
         if found is None:
-            raise ValueError(f"{name}: not among the frames that were given")
+            hint = "; it is written with CodecConfig(exact=True)" if name == "exact" else ""
+            raise ValueError(f"{name}: not among the frames that were given{hint}")
         return found
 
 
-def encode(x: Tensor, config: CodecConfig | None = None) -> EncodedKV:
+def encode(x: Tensor, config: CodecConfig | None = None, *, layer: int = 0, is_value: bool = False) -> EncodedKV:
     """Encodes a tensor of KV values whose first token is the sequence's first.
 
     Args:
         x: [tokens, heads, head_dim], bf16 | fp16 | fp32, any strides, on the CPU. config: None for CodecConfig().
+        layer, is_value: what the frames' headers say they are of: which layer, and V instead of K.
 
     Raises:
         ValueError: a shape, dtype or config that cannot be coded; NonFiniteError, a ValueError, for NaN and Inf.
@@ -111,9 +124,16 @@ def encode(x: Tensor, config: CodecConfig | None = None) -> EncodedKV:
         raise ValueError(f"x: shape {tuple(x.shape)} is not [tokens, heads, head_dim], each at least 1")
     source = _as_paged(x.detach())
     method = "alg1" if config.codec == "alg1" else "lynx"
-    encoder = PageEncoder(method, source, x.shape[0], layer=0, is_value=False, generation=0, config=config)
+    split = replace(config, exact=False)
+    encoder = PageEncoder(method, source, x.shape[0], layer=layer, is_value=is_value, generation=0, config=split)
     pages = [encoder.page(index) for index in range(encoder.num_pages)]
-    return EncodedKV.from_frames([p[Stream.ANCHOR] for p in pages], [p[Stream.RESIDUAL] for p in pages])
+    anchors, residuals = ([page[stream] for page in pages] for stream in (Stream.ANCHOR, Stream.RESIDUAL))
+    encoded = EncodedKV.from_frames(anchors, residuals)
+    if not config.exact:
+        return encoded
+    reconstruction, headers = encoded.decode("residual"), (frame.header for frame in encoded._frames[Stream.ANCHOR])
+    exacts = [_exact_frame(header, x.detach(), reconstruction) for header in headers]
+    return EncodedKV({**encoded._frames, Stream.EXACT: exacts})
 
 
 def _as_paged(x: Tensor) -> PagedKV:
@@ -121,7 +141,7 @@ def _as_paged(x: Tensor) -> PagedKV:
     return PagedKV(x.unsqueeze(0), torch.zeros(1, dtype=torch.int64))
 
 
-def _parse_anchors(data: Sequence[bytes | bytearray]) -> list[Frame]:
+def _parse_anchors(data: Sequence[Buffer]) -> list[Frame]:
     frames: list[Frame] = []
     for index, item in enumerate(data):
         frame = parse(item)
@@ -136,14 +156,56 @@ def _parse_anchors(data: Sequence[bytes | bytearray]) -> list[Frame]:
     return frames
 
 
-def _parse_residuals(data: Sequence[bytes | bytearray], anchors: list[FrameHeader]) -> list[Frame]:
+def _parse_later(stream: Stream, data: Sequence[Buffer], anchors: list[FrameHeader]) -> list[Frame]:
+    """The frames of the residual or exact stream that belong to `anchors`."""
     if len(data) != len(anchors):
         page = min(len(data), len(anchors))
-        raise FrameError("residual", f"{len(data)} frames, {len(anchors)} pages", page=page, stream="RESIDUAL")
-    return [
-        parse(item, _resized(replace(anchor, stream=Stream.RESIDUAL)))
-        for item, anchor in zip(data, anchors, strict=True)
-    ]
+        problem = f"{len(data)} frames, {len(anchors)} pages"
+        raise FrameError(stream.name.lower(), problem, page=page, stream=stream.name)
+    read = _parse_exact if stream is Stream.EXACT else _parse_residual
+    return [read(item, anchor) for item, anchor in zip(data, anchors, strict=True)]
+
+
+def _parse_residual(data: Buffer, anchor: FrameHeader) -> Frame:
+    frame = parse(data, _resized(replace(anchor, stream=Stream.RESIDUAL)))
+    check_frame(frame)
+    return frame
+
+
+def _parse_exact(data: Buffer, anchor: FrameHeader) -> Frame:
+    frame = parse(data)
+    size = exact_stream.CHECKSUM_BYTES  # in both: the frame's own size varies, and its header has checked it
+    replace(frame.header, payload_bytes=size).require(replace(anchor, stream=Stream.EXACT, payload_bytes=size))
+    return frame
+
+
+def _exact_frame(anchor: FrameHeader, x: Tensor, reconstruction: Tensor) -> Frame:
+    """The exact frame of the anchor's page; x and reconstruction are whole, [tokens, heads, head_dim]."""
+    payload = exact_stream.encode(_rows(x, anchor), _rows(reconstruction, anchor), _sink_rows(anchor))
+    frame = bytearray(HEADER_BYTES) + payload
+    seal(frame, replace(anchor, stream=Stream.EXACT, payload_bytes=len(payload)))
+    return parse(frame)
+
+
+def _restore(frame: Frame, reconstruction: Tensor) -> Tensor:
+    """The exact page from its reconstruction."""
+    try:
+        return exact_stream.decode(frame.payload, reconstruction, _sink_rows(frame.header))
+    except ValueError as problem:
+        name, _, text = str(problem).partition(": ")
+        raise frame.header.error(name, text) from None
+
+
+def _rows(x: Tensor, header: FrameHeader) -> Tensor:
+    """The page's tokens, a view."""
+    return x[header.token_offset : header.token_offset + header.tokens]
+
+
+def _sink_rows(header: FrameHeader) -> int:
+    channels = header.heads * header.head_dim
+    return page_layout(
+        header.config(), TORCH_DTYPES[header.dtype], header.tokens, channels, header.token_offset
+    ).sink_rows
 
 
 def _resized(header: FrameHeader) -> FrameHeader:

@@ -54,7 +54,7 @@ def method_config(method: str, config: CodecConfig | None = None) -> CodecConfig
     if codec.is_split and config.codec != name:
         raise ValueError(f"codec: {config.codec!r} is not {name!r}, which method {method!r} uses")
     if config.exact:
-        raise ValueError("exact: this version has two streams, anchor and residual")
+        raise ValueError("exact: the transfer methods send two streams, anchor and residual")
     return config
 
 
@@ -87,6 +87,8 @@ def frame_header(
     Raises:
         ValueError: an argument out of range (a FrameError if it is the header that cannot hold it).
     """
+    if stream is Stream.EXACT:
+        raise ValueError("stream: the transfer methods send no EXACT")
     codec, config = method_codec(method), method_config(method, config)
     if dtype not in _WIRE_DTYPES:
         raise ValueError(f"dtype: {dtype} is none of bfloat16, float16, float32")
@@ -113,7 +115,10 @@ def frame_header(
 
 
 def payload_bytes(header: FrameHeader) -> int:
-    """The payload size that the header's other fields imply; a frame of any other size is not what it says."""
+    """The payload size that the header's other fields imply; a frame of any other size is not what it says.
+
+    Not for EXACT, whose size varies within the limits that FrameHeader itself checks.
+    """
     dtype, channels = TORCH_DTYPES[header.dtype], header.heads * header.head_dim
     if header.codec is CodecId.RAW:
         return raw.payload_bytes(header.tokens * channels, dtype)

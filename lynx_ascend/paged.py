@@ -12,7 +12,7 @@ from .codec import ops
 from .codec.baselines import linear, raw
 from .codec.cache import PagedKV
 from .codec.config import CodecConfig, Stream
-from .codec.layout import bad_metadata, page_layout
+from .codec.layout import PageLayout, bad_metadata, page_layout
 from .frame import HEADER_BYTES, CodecId, Frame, FrameHeader, seal
 from .methods import (
     LINEAR_BITS,
@@ -160,16 +160,26 @@ class PageEncoder:
 
 
 def check_frame(frame: Frame) -> None:
-    """Raises FrameError unless the payload is one that the header's codec can have written."""
+    """Raises FrameError unless the payload is one that the header's codec can have written.
+
+    What EXACT holds can be judged only against the reconstruction: EncodedKV.decode does that.
+    """
     header = frame.header
+    if header.stream is Stream.EXACT:
+        return
     if header.payload_bytes != payload_bytes(header):
         raise header.error("payload_bytes", f"{header.payload_bytes}, but its fields imply {payload_bytes(header)}")
-    if header.codec is CodecId.RAW or header.stream is not Stream.ANCHOR:
-        return
     payload = _as_tensor(frame.payload)
-    field = _metadata_problem(header, payload) if header.codec.is_split else linear.bad_range(payload)
+    if header.codec is CodecId.RAW:
+        field = raw.bad_values(payload, TORCH_DTYPES[header.dtype])
+    elif not header.codec.is_split:
+        field = linear.bad_range(payload)
+    else:
+        field = _metadata_problem(header, payload) if header.stream is Stream.ANCHOR else None
     if field:
         raise header.error(field, "holds a value that no encoder writes")
+    if _nibbles(header) % 2 and int(payload[-1]) > 15:
+        raise header.error("codes", "the last high nibble is not 0")
 
 
 def decode_page(anchor: Frame, residual: Frame | None, target: PagedKV, *, first: int = 0) -> None:
@@ -188,6 +198,7 @@ def decode_page(anchor: Frame, residual: Frame | None, target: PagedKV, *, first
     check_frame(anchor)
     if residual is not None:
         _check_partner(anchor.header, residual)
+        check_frame(residual)
     write_page(anchor, residual, target, first=first)
 
 
@@ -250,9 +261,20 @@ def _check_partner(header: FrameHeader, residual: Frame) -> None:
 
 
 def _metadata_problem(header: FrameHeader, anchor: Tensor) -> str | None:
+    return bad_metadata(anchor, _layout(header))
+
+
+def _nibbles(header: FrameHeader) -> int:
+    """How many codes of four bits end the payload; if their number is odd, half a byte is left over."""
+    if header.codec.is_split:
+        layout = _layout(header)
+        return (layout.tokens - layout.sink_rows) * layout.channels
+    return header.tokens * header.heads * header.head_dim if header.codec is CodecId.INT4 else 0
+
+
+def _layout(header: FrameHeader) -> PageLayout:
     channels = header.heads * header.head_dim
-    layout = page_layout(header.config(), TORCH_DTYPES[header.dtype], header.tokens, channels, header.token_offset)
-    return bad_metadata(anchor, layout)
+    return page_layout(header.config(), TORCH_DTYPES[header.dtype], header.tokens, channels, header.token_offset)
 
 
 def _payload(frame: bytearray) -> Tensor:

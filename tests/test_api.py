@@ -1,8 +1,7 @@
-"""The public API: tensors to frames and back, the wire format's pinned bytes, and every way frames can be wrong."""
+"""The public API: tensors to frames and back, and every way frames can be wrong."""
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import subprocess
 import sys
@@ -14,11 +13,6 @@ import xxhash
 from lynx_ascend import CodecConfig, EncodedKV, FrameError, encode
 from lynx_ascend.codec import reference
 
-# First 32 hex digits of the sha256 of all frames of ramp(), anchor then residual. These bytes are version 1.
-GOLDEN = {
-    "grid": "56ce91f3619ee57f1bc74008b0b0e872",
-    "alg1": "976f68c8fd09e96af9e322af467af7f5",
-}
 CONFIGS = [
     CodecConfig(),
     CodecConfig(alpha=1.5, center="mean", sink_tokens=0),
@@ -29,12 +23,6 @@ CONFIGS = [
 
 def normal(tokens: int, heads: int, head_dim: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.randn(tokens, heads, head_dim, generator=torch.Generator().manual_seed(tokens)).to(dtype)
-
-
-def ramp() -> torch.Tensor:
-    """Two pages, the second one ragged, of exact and well spread values that no library's random numbers decide."""
-    i = torch.arange(300 * 2 * 5, dtype=torch.int64)
-    return ((i * i * 7919 + i * 104729) % 4001 - 2000).view(300, 2, 5).div(128).to(torch.bfloat16)
 
 
 def resealed(frame: bytes, offset: int, value: bytes) -> bytes:
@@ -76,13 +64,6 @@ def test_bits_per_element(tokens: int, anchor: float, both: float) -> None:
     assert bits[0] <= anchor and sum(bits) <= both
 
 
-@pytest.mark.parametrize("codec", ["grid", "alg1"])
-def test_golden_frames(codec: str) -> None:
-    encoded = encode(ramp(), CodecConfig(codec=codec))
-    data = b"".join(encoded.frames("anchor") + encoded.frames("residual"))
-    assert hashlib.sha256(data).hexdigest()[:32] == GOLDEN[codec]
-
-
 def test_anchor_alone() -> None:
     x = normal(300, 2, 8)
     encoded = EncodedKV.from_frames(encode(x).frames("anchor"))
@@ -90,19 +71,6 @@ def test_anchor_alone() -> None:
     for call in (encoded.decode, encoded.nbytes, encoded.frames):
         with pytest.raises(ValueError, match="residual: not among"):
             call("residual")
-
-
-def test_exact_is_refused_clearly() -> None:
-    encoded = encode(normal(5, 1, 4))
-    for call in (encoded.decode, encoded.nbytes, encoded.frames):
-        with pytest.raises(ValueError, match="exact: this version has two streams"):
-            call("exact")
-    with pytest.raises(ValueError, match="exact: this version has two streams"):
-        encode(normal(5, 1, 4), CodecConfig(exact=True))
-    with pytest.raises(FrameError, match="EXACT stream: stream: this version has two"):
-        EncodedKV.from_frames(encoded.frames("anchor"), encoded.frames("residual"), encoded.frames("residual"))
-    with pytest.raises(ValueError, match="'third' is none of"):
-        encoded.decode("third")  # type: ignore[arg-type]
 
 
 def test_strides_do_not_matter() -> None:

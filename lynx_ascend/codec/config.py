@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
@@ -30,7 +29,7 @@ class CodecConfig:
         exact: also write the third stream, which restores the input bit for bit.
 
     Raises:
-        ValueError: a value out of range, naming the field.
+        ValueError: a value out of range or of another type, naming the field.
     """
 
     codec: Literal["grid", "alg1"] = "grid"
@@ -49,7 +48,8 @@ class CodecConfig:
         if self.center is None:
             object.__setattr__(self, "center", "midrange" if self.codec == "grid" else "mean")
         assert self.alpha is not None
-        if not (math.isfinite(self.alpha) and 0.0 <= self.alpha <= 1e6):
+        self._check_types()
+        if not 0.0 <= self.alpha <= 1e6:  # nor is NaN
             raise ValueError(f"alpha: {self.alpha!r} is outside 0 .. 1e6")
         # The frame carries alpha as fp32: rounding it here lets both sides hold the same config.
         object.__setattr__(self, "alpha", struct.unpack("<f", struct.pack("<f", self.alpha))[0])
@@ -61,3 +61,13 @@ class CodecConfig:
             raise ValueError(f"page: {self.page} is not a multiple of chunk ({self.chunk}) up to 32768")
         if not 0 <= self.sink_tokens <= self.page:
             raise ValueError(f"sink_tokens: {self.sink_tokens} is outside 0 .. page ({self.page})")
+
+    def _check_types(self) -> None:
+        # Exact types: to isinstance a bool is an int.
+        for name in ("chunk", "page", "sink_tokens"):
+            if type(getattr(self, name)) is not int:
+                raise ValueError(f"{name}: {getattr(self, name)!r} is not an int")
+        if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float):
+            raise ValueError(f"alpha: {self.alpha!r} is not a number")
+        if type(self.exact) is not bool:
+            raise ValueError(f"exact: {self.exact!r} is not a bool")

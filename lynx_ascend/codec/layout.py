@@ -84,14 +84,14 @@ def bad_metadata(anchor: torch.Tensor, layout: PageLayout) -> str | None:
     """The name of the first metadata field of an anchor payload that no encoder writes, or None if all are sound.
 
     gamma must be finite in T and ordered; fp32 mu lies in [-1, 1] and fp32 sigma in [0, 1] (any uint8 is in range);
-    sink rows are finite.
+    gamma and sigma are never -0.0; sink rows are finite.
     """
     g0 = read_part(anchor, 0, layout.channels, layout.gamma_dtype)
     g1 = read_part(anchor, layout.gamma_max, layout.channels, layout.gamma_dtype)
     largest = torch.finfo(layout.dtype).max  # alg1's fp32 gamma must not exceed T either
-    if not bool((g0.abs() <= largest).all()):  # False for NaN as well
+    if not bool(((g0.abs() <= largest) & _no_negative_zero(g0)).all()):  # False for NaN as well
         return "gamma_min"
-    if not bool(((g1 <= largest) & (g0 <= g1)).all()):
+    if not bool(((g1 <= largest) & (g0 <= g1) & _no_negative_zero(g1)).all()):
         return "gamma_max"
     if layout.metadata_dtype == torch.float32:
         count = layout.chunks * layout.channels
@@ -99,8 +99,13 @@ def bad_metadata(anchor: torch.Tensor, layout: PageLayout) -> str | None:
         sigma = read_part(anchor, layout.sigma, count, torch.float32)
         if not bool((mu.abs() <= 1).all()):
             return "mu"
-        if not bool(((sigma >= 0) & (sigma <= 1)).all()):
+        if not bool(((sigma >= 0) & (sigma <= 1) & _no_negative_zero(sigma)).all()):
             return "sigma"
     if not bool(read_part(anchor, layout.sink, layout.sink_rows * layout.channels, layout.dtype).isfinite().all()):
         return "sink"
     return None
+
+
+def _no_negative_zero(x: torch.Tensor) -> torch.Tensor:
+    # Instruction sets differ in the minimum and maximum of zeros of both signs, so decoding must not meet -0.0 there.
+    return (x != 0) | ~x.signbit()

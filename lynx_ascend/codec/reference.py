@@ -141,10 +141,11 @@ def decode_page(
     """Reconstructs one page, [tokens, heads, head_dim] = `shape` in `dtype`, from the anchor alone or from both.
 
     Args:
-        anchor, residual: uint8 1-D payloads of exactly the layout's size; start: as in encode_page.
+        anchor, residual: uint8 1-D payloads of exactly the layout's size, their metadata checked (layout.bad_metadata).
+        start: as in encode_page.
 
     Raises:
-        ValueError: a payload of another size, or metadata that no encoder writes.
+        ValueError: a payload of another size.
     """
     tokens, channels = shape[0], shape[1] * shape[2]
     layout = page_layout(config, dtype, tokens, channels, start)

@@ -1,6 +1,7 @@
 """The byte format of one page of one stream: write, parse, check. docs/frame.md is the authority."""
 
 from .errors import FrameError
+from .files import read_frames
 from .frame import Frame, parse, seal
 from .header import HEADER_BYTES, MAX_CHANNELS, MAX_PAYLOAD_BYTES, Center, CodecId, DType, FrameHeader
 
@@ -15,5 +16,6 @@ __all__ = [
     "FrameError",
     "FrameHeader",
     "parse",
+    "read_frames",
     "seal",
 ]

@@ -48,6 +48,11 @@ class DType(IntEnum):
     FP16 = 2
     FP32 = 3
 
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one value."""
+        return 4 if self is DType.FP32 else 2
+
 
 class Center(IntEnum):
     """What chunks are centred on; readers do not need it to decode."""
@@ -93,8 +98,6 @@ class FrameHeader:
             if not 0 <= getattr(self, name) < 1 << bits:
                 raise self.error(name, f"{getattr(self, name)} does not fit {bits} bits")
         if self.codec.is_split:
-            if self.stream is Stream.EXACT:
-                raise self.error("stream", "EXACT is unknown to this version, which has two streams")
             try:
                 self.config()
             except ValueError as problem:
@@ -109,6 +112,8 @@ class FrameHeader:
             raise self.error(name, f"{self.heads} x {self.head_dim} channels are outside 1 .. {MAX_CHANNELS}")
         if self.payload_bytes > MAX_PAYLOAD_BYTES:
             raise self.error("payload_bytes", f"{self.payload_bytes} is above {MAX_PAYLOAD_BYTES}")
+        if self.stream is Stream.EXACT:
+            self._check_exact()
 
     def _check_monolithic(self) -> None:
         if self.stream is not Stream.ANCHOR:
@@ -118,6 +123,13 @@ class FrameHeader:
                 raise self.error(name, f"{getattr(self, name)} must be 0 for {self.codec.name}")
         if not 1 <= self.page <= 32768:
             raise self.error("page", f"{self.page} is outside 1 .. 32768")
+
+    def _check_exact(self) -> None:
+        """The other streams have one possible size, which their codec knows; this one's varies."""
+        size = self.tokens * self.heads * self.head_dim * self.dtype.itemsize
+        most = size + size // 256 + 128  # zstd's own bound, the checksum, and room for a block header a byte plane
+        if not 8 <= self.payload_bytes <= most:
+            raise self.error("payload_bytes", f"{self.payload_bytes} is outside 8 .. {most}")
 
     @property
     def token_offset(self) -> int:
