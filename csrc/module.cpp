@@ -29,5 +29,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("isa", [] { return std::string(lynx::cpu::kernels().isa); }, "The instruction set in use.");
   module.def("supported_isas", &supported_isas,
              "The instruction sets this build and machine support, fastest last.");
+  module.def("use_isa", &lynx::cpu::use_kernels,
+             "Makes calls from now on use another supported instruction set.");
   module.def("build_info", &build_info, "Compiler and torch version of the build.");
 }

@@ -19,6 +19,8 @@ using at::Tensor;
 
 constexpr int64_t kMaxPage = 32768;
 constexpr int64_t kMaxChunk = 1024;
+// A call that writes more than a core's own caches hold bypasses them.
+constexpr int64_t kStreamBytes = 4 << 20;
 
 bool is_meta(const Tensor& tensor) { return tensor.device().is_meta(); }
 
@@ -94,30 +96,22 @@ void check_payloads(const CodecCall& call, const Tensor& cache, const Tensor& an
   if (residual) check_payload(*residual, "residual", cache, call.pages(), residual_bytes);
 }
 
-void check_table(const Tensor& table, const char* name, const Tensor& cache, at::ScalarType type,
-                 int64_t least, int64_t most) {
+void check_table(const Tensor& table, const char* name, const Tensor& cache, int64_t entries) {
   check_device(table, name, cache);
-  TORCH_CHECK(table.scalar_type() == type && table.dim() == 1, name, ": is ", table.scalar_type(), " with ",
-              table.dim(), " dimensions, expected ", type, " [n]");
-  TORCH_CHECK(least <= table.size(0) && table.size(0) <= most, name, ": has ", table.size(0),
-              " entries, expected ", least, least == most ? "" : " .. ",
-              least == most ? "" : std::to_string(most));
-  TORCH_CHECK(table.size(0) <= 1 || table.stride(0) == 1, name, ": stride is ", table.stride(0),
-              ", expected 1");
+  TORCH_CHECK(table.scalar_type() == at::kFloat && table.dim() == 1, name, ": is ", table.scalar_type(),
+              " with ", table.dim(), " dimensions, expected Float [n]");
+  TORCH_CHECK(table.size(0) == entries, name, ": has ", table.size(0), " entries, expected ", entries);
+  TORCH_CHECK(table.stride(0) == 1, name, ": stride is ", table.stride(0), ", expected 1");
 }
 
 CodecCall check_encode(const Tensor& cache, const Tensor& block_ids, int64_t start, int64_t tokens,
                        int64_t page, int64_t chunk, int64_t sink_tokens, bool fp32_metadata,
-                       const std::optional<Tensor>& thresholds, const std::optional<Tensor>& codes,
-                       const Tensor& anchor, const Tensor& residual) {
-  TORCH_CHECK(thresholds.has_value() == codes.has_value(), "thresholds, codes: give both or neither");
+                       const std::optional<Tensor>& thresholds, const Tensor& anchor,
+                       const Tensor& residual) {
   const CodecCall call =
       check_call(cache, start, tokens, page, chunk, sink_tokens, fp32_metadata, thresholds.has_value());
   check_blocks(block_ids, cache, start, start + tokens);
-  if (thresholds) {
-    check_table(*thresholds, "thresholds", cache, at::kFloat, 1, 255);
-    check_table(*codes, "codes", cache, at::kByte, thresholds->size(0) + 1, thresholds->size(0) + 1);
-  }
+  if (thresholds) check_table(*thresholds, "thresholds", cache, fp32_metadata ? 225 : 240);
   check_payloads(call, cache, anchor, residual);
   return call;
 }
@@ -131,10 +125,7 @@ CodecCall check_decode(const Tensor& anchor, const std::optional<Tensor>& residu
   TORCH_CHECK(0 <= first && first < start + tokens, "first: ", first, " is outside 0 .. ",
               start + tokens - 1);
   check_blocks(block_ids, cache, std::max(first, start), start + tokens);
-  if (levels) {
-    const int64_t entries = residual ? 256 : 16;
-    check_table(*levels, "levels", cache, at::kFloat, entries, entries);
-  }
+  if (levels) check_table(*levels, "levels", cache, residual ? 256 : 16);
   check_payloads(call, cache, anchor, residual);
   return call;
 }
@@ -171,22 +162,15 @@ void for_each_page(const CodecCall& call, const std::function<void(int64_t)>& wo
 
 void encode_cpu(const Tensor& cache, const Tensor& block_ids, int64_t start, int64_t tokens, int64_t page,
                 int64_t chunk, int64_t sink_tokens, bool fp32_metadata, bool mean,
-                const std::optional<Tensor>& thresholds, const std::optional<Tensor>& codes, Tensor& anchor,
-                Tensor& residual) {
+                const std::optional<Tensor>& thresholds, Tensor& anchor, Tensor& residual) {
   const CodecCall call = check_encode(cache, block_ids, start, tokens, page, chunk, sink_tokens,
-                                      fp32_metadata, thresholds, codes, anchor, residual);
-  cpu::Tables tables;
-  float padded_thresholds[255];
-  uint8_t padded_codes[256];
+                                      fp32_metadata, thresholds, anchor, residual);
+  std::optional<cpu::Cells> cells;
   if (thresholds) {
-    const int64_t n = thresholds->size(0);
-    std::fill_n(padded_thresholds, 255, std::numeric_limits<float>::infinity());
-    std::copy_n(thresholds->const_data_ptr<float>(), n, padded_thresholds);
-    const uint8_t* code = codes->const_data_ptr<uint8_t>();
-    std::fill_n(padded_codes, 256, code[n]);
-    std::copy_n(code, n, padded_codes);
-    tables = {padded_thresholds, padded_codes, nullptr};
+    cells = cpu::make_cells(thresholds->const_data_ptr<float>(), thresholds->size(0));
+    TORCH_CHECK(cells, "thresholds: are not a compander's, which grow and are mirrored about 0");
   }
+  const cpu::Tables tables{cells ? &*cells : nullptr, nullptr};
   uint8_t* const anchors = anchor.mutable_data_ptr<uint8_t>();
   uint8_t* const residuals = residual.mutable_data_ptr<uint8_t>();
   with_element_type(cache, [&](auto element) {
@@ -210,21 +194,22 @@ void decode_cpu(const Tensor& anchor, const std::optional<Tensor>& residual, int
   const uint8_t* const residuals = residual ? residual->const_data_ptr<uint8_t>() : nullptr;
   with_element_type(cache, [&](auto element) {
     using T = decltype(element);
+    const bool stream =
+        (start + tokens - std::max(first, start)) * call.channels() * call.itemsize >= kStreamBytes;
     const auto to = paged(cache, static_cast<T*>(cache.mutable_data_ptr()), block_ids);
     for_each_page(call, [&](int64_t index) {
       if (call.layout(index).first_token + call.layout(index).tokens <= first) return;
       cpu::decode_page(call, index, first, anchors + index * anchor.stride(0),
-                       residuals ? residuals + index * residual->stride(0) : nullptr, tables, to);
+                       residuals ? residuals + index * residual->stride(0) : nullptr, tables, to, stream);
     });
   });
 }
 
 void encode_meta(const Tensor& cache, const Tensor& block_ids, int64_t start, int64_t tokens, int64_t page,
                  int64_t chunk, int64_t sink_tokens, bool fp32_metadata, bool /*mean*/,
-                 const std::optional<Tensor>& thresholds, const std::optional<Tensor>& codes, Tensor& anchor,
-                 Tensor& residual) {
-  check_encode(cache, block_ids, start, tokens, page, chunk, sink_tokens, fp32_metadata, thresholds, codes,
-               anchor, residual);
+                 const std::optional<Tensor>& thresholds, Tensor& anchor, Tensor& residual) {
+  check_encode(cache, block_ids, start, tokens, page, chunk, sink_tokens, fp32_metadata, thresholds, anchor,
+               residual);
 }
 
 void decode_meta(const Tensor& anchor, const std::optional<Tensor>& residual, int64_t start, int64_t tokens,
@@ -239,7 +224,7 @@ void decode_meta(const Tensor& anchor, const std::optional<Tensor>& residual, in
 TORCH_LIBRARY(lynx_ascend, library) {
   library.def(
       "encode(Tensor cache, Tensor block_ids, int start, int tokens, int page, int chunk, int sink_tokens, "
-      "bool fp32_metadata, bool mean, Tensor? thresholds, Tensor? codes, Tensor(a!) anchor, Tensor(b!) "
+      "bool fp32_metadata, bool mean, Tensor? thresholds, Tensor(a!) anchor, Tensor(b!) "
       "residual) "
       "-> ()");
   library.def(

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/cells.h"
 #include "cpu/floats.h"
 
 namespace lynx::cpu {
@@ -21,11 +22,10 @@ struct Rows {
   int64_t n;
 };
 
-// Lookup tables of a companded quantiser; all null for the linear grid, whose closed form needs none.
+// Tables of a companded quantiser; null for the linear grid, whose closed form needs none.
 struct Tables {
-  const float* thresholds = nullptr;  // [255], sorted, padded with +inf
-  const uint8_t* codes = nullptr;     // [256]; index -> code byte, the last one repeated
-  const float* levels = nullptr;      // [256]; code byte -> level
+  const Cells* cells = nullptr;   // to encode
+  const float* levels = nullptr;  // to decode, [256]: code byte -> level; [16] for the anchor alone
 };
 
 // One chunk's centre and scale (s) per channel, and the quantiser's steps (N) to a scale.
@@ -64,7 +64,8 @@ struct TypedKernels {
   void (*mean)(Rows<const T> x, float* out);
   // Quantises the rows. Bytes that the tile fills half are OR-ed into and must have been zeroed.
   void (*encode)(Rows<const T> x, Scales scales, const Tables& tables, Nibbles<uint8_t> out);
-  void (*decode)(Rows<T> out, Scales scales, const Tables& tables, Nibbles<const uint8_t> codes);
+  // stream: the rows are not read soon, so they may bypass the caches.
+  void (*decode)(Rows<T> out, Scales scales, const Tables& tables, Nibbles<const uint8_t> codes, bool stream);
 };
 
 struct Kernels {
@@ -90,15 +91,20 @@ struct Kernels {
   }
 };
 
-// The tables built in; avx512 is null on other architectures.
+// The tables built in; null on other architectures.
 const Kernels* portable_kernels();
+const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
+const Kernels* neon_kernels();
 
 // Those that this machine can run, the fastest last.
 std::vector<const Kernels*> supported_kernels();
 
-// The fastest supported, or the one LYNX_ASCEND_ISA names. Fixed by the first call.
+// The fastest supported, or the one LYNX_ASCEND_ISA names when this is first called.
 // Throws std::invalid_argument if the variable names none that is built in and supported.
 const Kernels& kernels();
+
+// Makes kernels() return another instruction set's; std::invalid_argument if it is not supported.
+void use_kernels(const std::string& isa);
 
 }  // namespace lynx::cpu

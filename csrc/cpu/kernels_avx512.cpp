@@ -2,7 +2,8 @@
 #include "cpu/kernels.h"
 
 #if defined(__AVX512F__)
-#include "cpu/row_kernels.h"
+#include "cpu/blocks_avx512.h"
+#include "cpu/coding.h"
 #endif
 
 namespace lynx::cpu {

@@ -1,5 +1,6 @@
 // The kernels for any machine: built with the compiler's default instruction set.
-#include "cpu/row_kernels.h"
+#include "cpu/blocks_none.h"
+#include "cpu/coding.h"
 
 namespace lynx::cpu {
 

@@ -238,7 +238,7 @@ void encode_page(const CodecCall& call, int64_t index, bool mean, const PagedCac
 
 template <typename T>
 void decode_page(const CodecCall& call, int64_t index, int64_t first, const uint8_t* anchor,
-                 const uint8_t* residual, const Tables& tables, const PagedCache<T>& cache) {
+                 const uint8_t* residual, const Tables& tables, const PagedCache<T>& cache, bool stream) {
   const PageLayout at = call.layout(index);
   const int64_t channels = call.channels();
   const int64_t wanted = std::max<int64_t>(first - at.first_token, 0);
@@ -263,7 +263,7 @@ void decode_page(const CodecCall& call, int64_t index, int64_t first, const uint
       const int64_t lane = run * runs.length;
       const Nibbles<const uint8_t> in{anchor + at.codes, residual, (begin - at.sink_rows) * channels + lane,
                                       channels};
-      kernels().typed<T>().decode(runs.tile(rows, run, begin, end), scales.from(lane), tables, in);
+      kernels().typed<T>().decode(runs.tile(rows, run, begin, end), scales.from(lane), tables, in, stream);
     }
   });
   page.store();
@@ -273,7 +273,7 @@ void decode_page(const CodecCall& call, int64_t index, int64_t first, const uint
   template void encode_page<T>(const CodecCall&, int64_t, bool, const PagedCache<const T>&, const Tables&, \
                                uint8_t*, uint8_t*);                                                        \
   template void decode_page<T>(const CodecCall&, int64_t, int64_t, const uint8_t*, const uint8_t*,         \
-                               const Tables&, const PagedCache<T>&);
+                               const Tables&, const PagedCache<T>&, bool);
 LYNX_INSTANTIATE(BFloat16)
 LYNX_INSTANTIATE(Half)
 LYNX_INSTANTIATE(float)

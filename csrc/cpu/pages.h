@@ -30,6 +30,6 @@ void encode_page(const CodecCall& call, int64_t index, bool mean, const PagedCac
 // Reconstructs the tokens >= first (absolute) of page `index`; residual is null for the anchor alone.
 template <typename T>
 void decode_page(const CodecCall& call, int64_t index, int64_t first, const uint8_t* anchor,
-                 const uint8_t* residual, const Tables& tables, const PagedCache<T>& cache);
+                 const uint8_t* residual, const Tables& tables, const PagedCache<T>& cache, bool stream);
 
 }  // namespace lynx::cpu

@@ -19,7 +19,7 @@ __all__ = ["decode", "encode", "isa"]
 
 
 def isa() -> str:
-    """The instruction set whose kernels run: "avx512" or "portable" (LYNX_ASCEND_ISA forces one)."""
+    """The instruction set whose kernels run (LYNX_ASCEND_ISA forces one; docs/ops.md lists them)."""
     return _C.isa()
 
 
@@ -57,7 +57,6 @@ def encode(
         config.codec == "alg1",
         config.center == "mean",
         None if table is None else table.thresholds,
-        None if table is None else table.codes,
         anchor,
         residual,
     )

@@ -12,6 +12,7 @@ import torch
 from lynx_ascend.codec import ops
 from lynx_ascend.codec.config import CodecConfig
 from lynx_ascend.codec.tables import tables
+from tests.csrc.calls import using
 
 TABLES = tables("grid", 1.0)
 ENCODE = {
@@ -25,11 +26,10 @@ ENCODE = {
     "fp32_metadata": False,
     "mean": False,
     "thresholds": TABLES.thresholds,
-    "codes": TABLES.codes,
     "anchor": torch.zeros(2, 544, dtype=torch.uint8),
     "residual": torch.zeros(2, 224, dtype=torch.uint8),
 }
-DECODE = {name: ENCODE[name] for name in ENCODE if name not in ("mean", "thresholds", "codes")}
+DECODE = {name: ENCODE[name] for name in ENCODE if name not in ("mean", "thresholds")}
 DECODE |= {"levels": TABLES.levels, "first": 0}
 
 BOTH: list[tuple[dict[str, Any], str]] = [
@@ -60,13 +60,15 @@ BOTH: list[tuple[dict[str, Any], str]] = [
     ({"residual": torch.zeros(448, dtype=torch.uint8)}, "residual: is Byte with 1 dimensions"),
 ]
 ONLY_ENCODE: list[tuple[dict[str, Any], str]] = [
-    ({"codes": None}, "thresholds, codes: give both or neither"),
-    ({"codes": TABLES.codes[:-1].clone()}, "codes: has 240 entries, expected 241"),
-    ({"codes": TABLES.codes.int()}, "codes: is Int"),
-    ({"thresholds": torch.zeros(256)}, r"thresholds: has 256 entries, expected 1 \.\. 255"),
+    ({"thresholds": torch.zeros(225)}, "thresholds: has 225 entries, expected 240"),
+    ({"thresholds": torch.zeros(240), "fp32_metadata": True}, "thresholds: has 240 entries, expected 225"),
     ({"thresholds": TABLES.thresholds.double()}, "thresholds: is Double"),
     ({"thresholds": torch.zeros(480)[::2]}, "thresholds: stride is 2"),
-    ({"thresholds": None, "codes": None, "fp32_metadata": True}, "fp32_metadata: needs tables"),
+    ({"thresholds": torch.zeros(240)}, "thresholds: are not a compander's"),
+    ({"thresholds": TABLES.thresholds.flip(0)}, "thresholds: are not a compander's"),
+    ({"thresholds": TABLES.thresholds + 1}, "thresholds: are not a compander's"),
+    ({"thresholds": TABLES.thresholds**5}, "thresholds: are not a compander's"),
+    ({"thresholds": None, "fp32_metadata": True}, "fp32_metadata: needs tables"),
 ]
 ONLY_DECODE: list[tuple[dict[str, Any], str]] = [
     ({"levels": TABLES.anchor_levels}, "levels: has 16 entries, expected 256"),
@@ -114,14 +116,15 @@ def test_a_meta_tensor_among_cpu_tensors_is_refused() -> None:
 
 def test_other_python_threads_run_during_a_call() -> None:
     """P encodes in a thread beside its engine: the dispatcher must have released the GIL."""
-    x = torch.randn(1, 4096, 8, 128)
-    config = CodecConfig(alpha=1.0)  # the slow path: long enough to see
-    anchor, residual = torch.zeros(16, 400_000, dtype=torch.uint8), torch.zeros(16, 200_000, dtype=torch.uint8)
+    x = torch.randn(1, 16384, 8, 128)
+    config = CodecConfig(alpha=1.0)
+    anchor, residual = torch.zeros(64, 400_000, dtype=torch.uint8), torch.zeros(64, 200_000, dtype=torch.uint8)
     span: list[float] = []
 
     def work() -> None:
         span.append(time.perf_counter())
-        ops.encode(x, torch.zeros(1, dtype=torch.int64), 0, 4096, config, anchor, residual)
+        with using("portable"):  # slow enough to see
+            ops.encode(x, torch.zeros(1, dtype=torch.int64), 0, 16384, config, anchor, residual)
         span.append(time.perf_counter())
 
     thread = threading.Thread(target=work)

@@ -1,4 +1,4 @@
-"""Every instruction set gives the same bits, each in its own process, and the choice of one fails clearly."""
+"""Which instruction set runs: the fastest, the one the environment names, or the one asked for."""
 
 from __future__ import annotations
 
@@ -12,29 +12,39 @@ import torch  # noqa: F401  loads the libraries that the extension links
 
 from lynx_ascend import _C
 
-BITS = Path(__file__).with_name("test_bits.py")
+SHOW = "import lynx_ascend.codec.ops as ops; print(ops.isa())"
 
 
-def run(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(isa: str, program: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "LYNX_ASCEND_ISA": isa}
-    return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, cwd=BITS.parents[2])
+    root = Path(__file__).parents[2]
+    return subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, cwd=root)
 
 
 def test_the_fastest_is_the_default() -> None:
     assert _C.supported_isas()[0] == "portable"
-    program = "import lynx_ascend.codec.ops as ops; print(ops.isa())"
-    assert run("", "-c", program).stdout.strip() == _C.supported_isas()[-1]
+    assert run("", SHOW).stdout.strip() == _C.supported_isas()[-1]
 
 
-@pytest.mark.parametrize("isa", [name for name in _C.supported_isas() if name != _C.isa()])
-def test_the_others_compute_the_same_bits(isa: str) -> None:
-    program = "import lynx_ascend.codec.ops as ops; print(ops.isa())"
-    assert run(isa, "-c", program).stdout.strip() == isa
-    result = run(isa, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(BITS))
-    assert result.returncode == 0, result.stdout
+@pytest.mark.parametrize("isa", _C.supported_isas())
+def test_the_environment_forces_one(isa: str) -> None:
+    assert run(isa, SHOW).stdout.strip() == isa
 
 
 def test_an_unknown_instruction_set_is_refused_at_import() -> None:
-    result = run("mmx", "-c", "import lynx_ascend.codec.ops")
+    result = run("mmx", "import lynx_ascend.codec.ops")
     assert result.returncode != 0
     assert "LYNX_ASCEND_ISA: 'mmx'" in result.stderr and "portable" in result.stderr
+
+
+def test_one_that_is_asked_for_is_used_and_an_unknown_one_refused() -> None:
+    before = _C.isa()
+    try:
+        for isa in _C.supported_isas():
+            _C.use_isa(isa)
+            assert _C.isa() == isa
+    finally:
+        _C.use_isa(before)
+    with pytest.raises(ValueError, match="'mmx' is none of those"):
+        _C.use_isa("mmx")
+    assert _C.isa() == before

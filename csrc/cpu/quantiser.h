@@ -1,0 +1,52 @@
+// What the coding kernels share: a tile's quantiser, and the code of an index in either codec.
+#pragma once
+
+#include "cpu/statistics.h"
+
+namespace lynx::cpu {
+namespace {
+
+// Grid: A - 8 = (q - 1) >> 4, R = 16 * (A - 8) + 8 - q for q = I - 120; modulo 16, R = 8 - q.
+inline uint8_t grid_code(uint8_t q) {
+  return static_cast<uint8_t>(((8 - q) << 4) | (static_cast<uint8_t>(q - 1) >> 4));
+}
+
+// alg1: V = (M + 7) >> 4, R = 16 * V - M; a negative sign codes V as -V - 1.
+inline uint8_t alg1_code(uint8_t magnitude, uint8_t negative) {
+  return static_cast<uint8_t>((-magnitude << 4) | ((((magnitude + 7) >> 4) ^ -negative) & 15));
+}
+
+// The linear grid needs no thresholds: q = clamp(rne(z)).
+inline uint8_t linear_code(float z) {
+  return grid_code(static_cast<uint8_t>(bits_of(at_most(at_least(z, -120.0f), 120.0f) + kRound)));
+}
+
+// I - 120 = 16 * (A - 8) + 8 - R, clamped; with no residual R = 0.
+constexpr float linear_level(uint8_t code) {
+  const auto coarse = static_cast<int16_t>(static_cast<int8_t>(code << 4));
+  const auto fine = static_cast<int16_t>(static_cast<int8_t>(code) >> 4);
+  const auto level = static_cast<int16_t>(coarse + 8 - fine);
+  return static_cast<float>(level > 120 ? 120 : (level < -120 ? -120 : level));
+}
+
+// What quantising one tile needs of each channel: z = ((x - center) * lift) * inverse, and 0 where inverse is
+// 0.
+struct Quantiser {
+  const float* center;
+  float lift[kTile], inverse[kTile];
+  bool lifted;  // some scale is tiny or 0; otherwise lift is 1 and inverse positive throughout
+
+  Quantiser(Scales scales, int64_t n) : center(scales.center) {
+    uint32_t tiny = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const float s = scales.scale[i];
+      lift[i] = s < 0x1p-60f ? 0x1p64f : 1.0f;  // keeps steps / s finite
+      inverse[i] = over(scales.steps, s * lift[i]);
+      tiny |= uint32_t{s < 0x1p-60f};
+    }
+    lifted = tiny;
+  }
+};
+
+}  // namespace
+}  // namespace lynx::cpu
