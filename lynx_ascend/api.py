@@ -11,9 +11,8 @@ from torch import Tensor
 
 from .codec import exact as exact_stream
 from .codec.config import CodecConfig, Stream
-from .codec.layout import page_layout
 from .frame import HEADER_BYTES, Frame, FrameError, FrameHeader, parse, seal
-from .methods import TORCH_DTYPES, payload_bytes
+from .methods import TORCH_DTYPES, frame_layout, payload_bytes
 from .paged import PagedKV, PageEncoder, check_frame, decode_page
 
 StreamName = Literal["anchor", "residual", "exact"]
@@ -181,7 +180,7 @@ def _parse_exact(data: Buffer, anchor: FrameHeader) -> Frame:
 
 def _exact_frame(anchor: FrameHeader, x: Tensor, reconstruction: Tensor) -> Frame:
     """The exact frame of the anchor's page; x and reconstruction are whole, [tokens, heads, head_dim]."""
-    payload = exact_stream.encode(_rows(x, anchor), _rows(reconstruction, anchor), _sink_rows(anchor))
+    payload = exact_stream.encode(_rows(x, anchor), _rows(reconstruction, anchor), frame_layout(anchor).sink_rows)
     frame = bytearray(HEADER_BYTES) + payload
     seal(frame, replace(anchor, stream=Stream.EXACT, payload_bytes=len(payload)))
     return parse(frame)
@@ -190,7 +189,7 @@ def _exact_frame(anchor: FrameHeader, x: Tensor, reconstruction: Tensor) -> Fram
 def _restore(frame: Frame, reconstruction: Tensor) -> Tensor:
     """The exact page from its reconstruction."""
     try:
-        return exact_stream.decode(frame.payload, reconstruction, _sink_rows(frame.header))
+        return exact_stream.decode(frame.payload, reconstruction, frame_layout(frame.header).sink_rows)
     except ValueError as problem:
         name, _, text = str(problem).partition(": ")
         raise frame.header.error(name, text) from None
@@ -199,13 +198,6 @@ def _restore(frame: Frame, reconstruction: Tensor) -> Tensor:
 def _rows(x: Tensor, header: FrameHeader) -> Tensor:
     """The page's tokens, a view."""
     return x[header.token_offset : header.token_offset + header.tokens]
-
-
-def _sink_rows(header: FrameHeader) -> int:
-    channels = header.heads * header.head_dim
-    return page_layout(
-        header.config(), TORCH_DTYPES[header.dtype], header.tokens, channels, header.token_offset
-    ).sink_rows
 
 
 def _resized(header: FrameHeader) -> FrameHeader:

@@ -8,7 +8,7 @@ import torch
 
 from .codec.baselines import linear, raw
 from .codec.config import CodecConfig, Stream
-from .codec.layout import page_layout
+from .codec.layout import PageLayout, page_layout
 from .frame import HEADER_BYTES, Center, CodecId, DType, FrameHeader
 
 _CODECS = {
@@ -114,17 +114,23 @@ def frame_header(
     return replace(header, payload_bytes=payload_bytes(header))
 
 
+def frame_layout(header: FrameHeader) -> PageLayout:
+    """The layout of the page that a split codec's frame belongs to."""
+    channels = header.heads * header.head_dim
+    return page_layout(header.config(), TORCH_DTYPES[header.dtype], header.tokens, channels, header.token_offset)
+
+
 def payload_bytes(header: FrameHeader) -> int:
     """The payload size that the header's other fields imply; a frame of any other size is not what it says.
 
     Not for EXACT, whose size varies within the limits that FrameHeader itself checks.
     """
-    dtype, channels = TORCH_DTYPES[header.dtype], header.heads * header.head_dim
+    values = header.tokens * header.heads * header.head_dim
     if header.codec is CodecId.RAW:
-        return raw.payload_bytes(header.tokens * channels, dtype)
+        return raw.payload_bytes(values, TORCH_DTYPES[header.dtype])
     if not header.codec.is_split:
-        return linear.payload_bytes(header.tokens * channels, LINEAR_BITS[header.codec])
-    layout = page_layout(header.config(), dtype, header.tokens, channels, header.token_offset)
+        return linear.payload_bytes(values, LINEAR_BITS[header.codec])
+    layout = frame_layout(header)
     return layout.anchor_bytes if header.stream is Stream.ANCHOR else layout.residual_bytes
 
 

@@ -12,13 +12,14 @@ from .codec import ops
 from .codec.baselines import linear, raw
 from .codec.cache import PagedKV
 from .codec.config import CodecConfig, Stream
-from .codec.layout import PageLayout, bad_metadata, page_layout
+from .codec.layout import bad_metadata
 from .frame import HEADER_BYTES, CodecId, Frame, FrameHeader, seal
 from .methods import (
     LINEAR_BITS,
     METHODS,
     TORCH_DTYPES,
     frame_header,
+    frame_layout,
     frames_expected,
     method_codec,
     method_config,
@@ -137,7 +138,7 @@ class PageEncoder:
             residual.unsqueeze(0),
         )
         # min and max propagate NaN and Inf, so gamma tells whether the whole page is finite.
-        if _metadata_problem(header, anchor):
+        if bad_metadata(anchor, frame_layout(header)):
             raise NonFiniteError(self._layer, self._is_value, header.page_index)
 
     def _gather(self, index: int) -> Tensor:
@@ -175,7 +176,7 @@ def check_frame(frame: Frame) -> None:
     elif not header.codec.is_split:
         field = linear.bad_range(payload)
     else:
-        field = _metadata_problem(header, payload) if header.stream is Stream.ANCHOR else None
+        field = bad_metadata(payload, frame_layout(header)) if header.stream is Stream.ANCHOR else None
     if field:
         raise header.error(field, "holds a value that no encoder writes")
     if _nibbles(header) % 2 and int(payload[-1]) > 15:
@@ -260,21 +261,12 @@ def _check_partner(header: FrameHeader, residual: Frame) -> None:
     residual.header.require(replace(expected, payload_bytes=payload_bytes(expected)))
 
 
-def _metadata_problem(header: FrameHeader, anchor: Tensor) -> str | None:
-    return bad_metadata(anchor, _layout(header))
-
-
 def _nibbles(header: FrameHeader) -> int:
     """How many codes of four bits end the payload; if their number is odd, half a byte is left over."""
     if header.codec.is_split:
-        layout = _layout(header)
+        layout = frame_layout(header)
         return (layout.tokens - layout.sink_rows) * layout.channels
     return header.tokens * header.heads * header.head_dim if header.codec is CodecId.INT4 else 0
-
-
-def _layout(header: FrameHeader) -> PageLayout:
-    channels = header.heads * header.head_dim
-    return page_layout(header.config(), TORCH_DTYPES[header.dtype], header.tokens, channels, header.token_offset)
 
 
 def _payload(frame: bytearray) -> Tensor:

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 import torch
-import xxhash
 
 from lynx_ascend import CodecConfig, EncodedKV, FrameError, encode
 from lynx_ascend.codec import reference
+from tests.frame.mutants import seal_again
 
 CONFIGS = [
     CodecConfig(),
@@ -28,8 +28,7 @@ def normal(tokens: int, heads: int, head_dim: int, dtype: torch.dtype = torch.bf
 def resealed(frame: bytes, offset: int, value: bytes) -> bytes:
     changed = bytearray(frame)
     changed[offset : offset + len(value)] = value
-    changed[56:64] = bytes(8)
-    struct.pack_into("<Q", changed, 56, xxhash.xxh3_64_intdigest(bytes(changed)))
+    seal_again(changed)
     return bytes(changed)
 
 

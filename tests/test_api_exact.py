@@ -13,23 +13,18 @@ from hypothesis import strategies as st
 from lynx_ascend import CodecConfig, EncodedKV, FrameError, encode
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.frame import HEADER_BYTES, parse, seal
-from lynx_ascend.paged import PagedKV, PageEncoder, decode_page, frame_header
+from lynx_ascend.methods import frame_header
+from lynx_ascend.paged import PagedKV, PageEncoder, decode_page
+from tests.frame.receiver import same_bits
+from tests.test_api import normal
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 EXACT = CodecConfig(exact=True)
 
 
-def normal(tokens: int, heads: int, head_dim: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.randn(tokens, heads, head_dim, generator=torch.Generator().manual_seed(tokens)).to(dtype)
-
-
 def copied(encoded: EncodedKV) -> EncodedKV:
     streams = ("anchor", "residual", "exact")
     return EncodedKV.from_frames(**{name: encoded.frames(name) for name in streams})  # type: ignore[arg-type]
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dtype == b.dtype and torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
 
 
 def remade(frame: bytes, payload: bytes) -> bytes:

@@ -1,1 +1,1 @@
-"""Benchmarks, one command of `lynx-ascend bench` each. Timing, yardsticks and machine facts are shared."""
+"""What `lynx-ascend bench` measures: commands in `app.py`; rounds, memcpy and machine facts are for all of them."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 from typing import Annotated
 
 import typer
@@ -37,6 +39,7 @@ def codec(
     from lynx_ascend.bench.codec_report import print_report
 
     console = Console(stderr=as_json)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the measuring process is ended
     try:
         options = CodecBenchOptions.of(
             codecs=None if codecs is None else codecs.split(","),

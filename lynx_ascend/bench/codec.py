@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -54,17 +56,21 @@ class CodecBenchOptions:
     @classmethod
     def of(
         cls,
-        codecs: Sequence[str] | None = None,
-        isas: Sequence[str] | None = None,
-        threads: int = 1,
-        megabytes: int = 256,
-        seconds: float = 60.0,
+        *,
+        codecs: Sequence[str] | None,
+        isas: Sequence[str] | None,
+        threads: int,
+        megabytes: int,
+        seconds: float,
     ) -> CodecBenchOptions:
-        """None is all. threads: the largest count; the powers of two below it are measured too.
+        """codecs, isas: None is all. threads: the largest count; the powers of two below it are measured too.
 
         Raises:
-            ValueError: a codec or an instruction set that does not exist or is not supported here, naming it.
+            ValueError: a codec or an instruction set that does not exist or is not supported here, naming it; a time
+                that never ends.
         """
+        if not math.isfinite(seconds):
+            raise ValueError(f"--seconds: {seconds} is not finite")
         doubling = {1 << bit for bit in range(threads.bit_length())} | {threads}
         return cls(
             _known("--codec", codecs, list(CODECS)),
@@ -200,5 +206,6 @@ def _name(work: Work, threads: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches the command too, which says so
     result = measure(msgspec.json.decode(sys.argv[1], type=CodecBenchOptions))
     print(msgspec.json.encode(result).decode())

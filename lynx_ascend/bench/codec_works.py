@@ -10,6 +10,7 @@ import torch
 import xxhash
 from torch import Tensor
 
+from lynx_ascend import _C
 from lynx_ascend.codec import ops
 from lynx_ascend.codec.config import CodecConfig
 from lynx_ascend.codec.layout import page_layout
@@ -96,7 +97,7 @@ class KernelWorks:
     def _work(
         self, kernel: str, run: Callable[[], None], check: Callable[[], None], outputs: tuple[Tensor, ...]
     ) -> Work:
-        return Work(ops.isa(), self.name, kernel, self.cache.nbytes, run, lambda: _poison(outputs), check)
+        return Work(_C.isa(), self.name, kernel, self.cache.nbytes, run, lambda: _poison(outputs), check)
 
     def _encode(self) -> None:
         ops.encode(
@@ -132,7 +133,7 @@ class KernelWorks:
             raise self._wrong(kernel, f"{torch.get_num_threads()} threads computed other bytes than 1")
 
     def _wrong(self, kernel: str, what: str) -> WrongResult:
-        return WrongResult(f"{ops.isa()} {self.name} {kernel}: {what}")
+        return WrongResult(f"{_C.isa()} {self.name} {kernel}: {what}")
 
 
 def reference_works(name: str, cache: Cache) -> Iterator[Work]:

@@ -9,18 +9,13 @@ from .config import CodecConfig
 from .tables import Tables, tables
 
 try:
-    from .. import _C
+    from .. import _C  # noqa: F401  registers the ops
 except ImportError as error:
     raise ImportError(
         f"lynx_ascend._C could not be loaded ({error}); build it with scripts/setup_env.sh or `pip install -e .`"
     ) from error
 
-__all__ = ["decode", "encode", "isa"]
-
-
-def isa() -> str:
-    """The instruction set whose kernels run (LYNX_ASCEND_ISA forces one; docs/ops.md lists them)."""
-    return _C.isa()
+__all__ = ["decode", "encode"]
 
 
 def encode(

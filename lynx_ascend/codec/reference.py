@@ -179,7 +179,8 @@ def _per_row(per_chunk: Tensor, tokens: int, chunk: int) -> Tensor:
 
 
 def _bytes(part: Tensor) -> Tensor:
-    return part.contiguous().view(-1).view(torch.uint8)
+    # Not contiguous(), which leaves a single element any stride: it could not be viewed as bytes.
+    return part.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
 
 
 def _pack(nibbles: Tensor) -> Tensor:

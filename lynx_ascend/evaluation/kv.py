@@ -21,13 +21,13 @@ class PromptKV:
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
 
-    def cache(self, tokens: int) -> Any:
-        """A Transformers cache of the first `tokens` positions; it does not share memory with this KV."""
+    def cache(self, tokens: int, dtype: torch.dtype | None = None) -> Any:
+        """A Transformers cache of the first `tokens` positions in `dtype` (None: this KV's own); a copy."""
         cache = DynamicCache()
         for layer, (key, value) in enumerate(zip(self.keys, self.values, strict=True)):
             # [tokens, heads, dim] -> [1, heads, tokens, dim]
-            parts = (part[:tokens].transpose(0, 1).unsqueeze(0).contiguous() for part in (key, value))
-            cache.update(*parts, layer)
+            parts = (part[:tokens].to(dtype or part.dtype).transpose(0, 1)[None] for part in (key, value))
+            cache.update(*(part.clone(memory_format=torch.contiguous_format) for part in parts), layer)
         return cache
 
 

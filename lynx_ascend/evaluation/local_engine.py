@@ -91,7 +91,8 @@ class LocalEngine:
         Args:
             prompt_ids: N >= 1 token ids; max_tokens: >= 1.
             steps: draft steps that the residual takes to arrive; None: until the draft is parked.
-            kv: the prompt's exact KV if the caller has it.
+            kv: the prompt's exact KV if the caller has it, in the type that is coded, of all tokens or all but the
+                last, which is recomputed.
 
         Raises:
             ValueError: an empty prompt, or max_tokens < 1.
@@ -134,9 +135,9 @@ class _Request:
         for action in actions:
             match action:
                 case StartDraft() | Park():
-                    self._cache = self._cache or self._anchor.cache(len(self._prompt_ids) - 1)
+                    self._cache = self._cache or self._anchor.cache(len(self._prompt_ids) - 1, self._model.dtype)
                 case Commit():
-                    self._cache = self._full.cache(len(self._prompt_ids) - 1)
+                    self._cache = self._full.cache(len(self._prompt_ids) - 1, self._model.dtype)
                 case Verify(drafts):
                     self.verified = self._verify(drafts)
                 case Emit(tokens):

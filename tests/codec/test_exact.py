@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lynx_ascend.codec import exact
+from tests.frame.receiver import same_bits
 
 BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
 INF = {torch.bfloat16: 0x7F80, torch.float16: 0x7C00, torch.float32: 0x7F800000}
@@ -29,10 +30,6 @@ def random_pages(shape: tuple[int, int, int], dtype: torch.dtype, seed: int = 0)
     high = 1 << 8 * dtype.itemsize
     x, y = (from_bits(torch.randint(0, high, shape, generator=generator), dtype) for _ in range(2))
     return x, y
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dtype == b.dtype and torch.equal(a.contiguous().view(BITS[a.dtype]), b.contiguous().view(BITS[b.dtype]))
 
 
 @settings(max_examples=300, deadline=None)

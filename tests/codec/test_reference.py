@@ -107,6 +107,15 @@ def test_one_token_is_exact_without_sinks(dtype: torch.dtype) -> None:
         assert torch.equal(x, y)
 
 
+def test_strides_do_not_matter(dtype: torch.dtype) -> None:
+    wide = torch.randn(7, 9, 15, generator=torch.Generator().manual_seed(3)).to(dtype)
+    for view in (wide[::2, 1::3, ::5].transpose(1, 2), wide[:1, :1, 3:].as_strided((1, 1, 1), (15, 15, 15))):
+        for payload, wanted in zip(
+            encode_page(view, CodecConfig()), encode_page(view.clone(), CodecConfig()), strict=True
+        ):
+            assert torch.equal(payload, wanted)
+
+
 def test_sink_rows_only_on_the_first_page() -> None:
     x = torch.randn(64, 1, 8, generator=torch.Generator().manual_seed(3))
     config = CodecConfig(page=64, sink_tokens=5)

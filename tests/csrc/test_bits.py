@@ -101,16 +101,14 @@ def test_metadata_holds_no_negative_zero(channels: int) -> None:
     assert_same_bits(Case(x, CodecConfig(codec="alg1", chunk=8, page=24)))
 
 
-@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_every_finite_element_converts_exactly(dtype: torch.dtype, isa: str) -> None:
+def test_every_finite_element_converts_exactly(dtype: torch.dtype) -> None:
     """A constant channel is exact: one token, one channel for each of the type's bit patterns."""
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     x = every[every.isfinite()].view(1, 1, -1)
     case = Case(x, CodecConfig(sink_tokens=0))
     assert_same_bits(case)
-    with using(isa):
-        out = case.decode(*case.encode())[case.block_ids[0], 0]
+    out = case.decode(*case.encode())[case.block_ids[0], 0]
     assert torch.equal(out.view(torch.int16), (x[0] + 0.0).view(torch.int16))  # + 0.0: -0.0 is coded as 0.0
 
 

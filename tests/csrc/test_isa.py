@@ -12,7 +12,7 @@ import torch  # noqa: F401  loads the libraries that the extension links
 
 from lynx_ascend import _C
 
-SHOW = "import lynx_ascend.codec.ops as ops; print(ops.isa())"
+SHOW = "import torch; from lynx_ascend import _C; print(_C.isa())"
 
 
 def run(isa: str, program: str) -> subprocess.CompletedProcess[str]:

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import xxhash
 
 from lynx_ascend.codec.config import Stream
-from lynx_ascend.codec.layout import page_layout
 from lynx_ascend.frame import HEADER_BYTES, CodecId, FrameError, FrameHeader
-from lynx_ascend.methods import TORCH_DTYPES, payload_bytes
+from lynx_ascend.methods import TORCH_DTYPES, frame_layout, payload_bytes
 from tests.frame.corpus import Frames, Seed
 
 OFFSETS = {
@@ -242,7 +241,7 @@ def _parts(header: FrameHeader) -> list[tuple[int, int, int]]:
         return [(0, 8, 4)]
     if header.stream is not Stream.ANCHOR:  # EXACT: the checksum, the head of the zstd frame. RESIDUAL has none
         return [(0, min(24, header.payload_bytes) if header.stream is Stream.EXACT else 0, 1)]
-    at = page_layout(header.config(), dtype, header.tokens, header.heads * header.head_dim, header.token_offset)
+    at = frame_layout(header)
     gamma, scale = at.gamma_dtype.itemsize, at.metadata_dtype.itemsize
     return [
         (0, at.gamma_max, gamma),

@@ -71,4 +71,4 @@ def _flip_negative(bits: np.ndarray, top: np.unsignedinteger) -> np.ndarray:
 
 def as_bytes(x: Tensor) -> Tensor:
     """uint8 1-D: the elements' bytes in order."""
-    return x.contiguous().view(-1).view(torch.uint8)
+    return x.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)

@@ -11,7 +11,8 @@ import pytest
 from lynx_ascend import CodecConfig, EncodedKV, FrameError, encode
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.frame import HEADER_BYTES, FrameHeader, parse, read_frames, seal
-from tests.test_api_exact import normal, same_bits
+from tests.frame.receiver import same_bits
+from tests.test_api import normal
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,113 @@
+"""The codec's ablation: accepted drafts, attention error and bytes of many formats, on real texts.
+
+    python benchmarks/ablation --qmsum MEETINGS.jsonl --mmlu-pro QUESTIONS.jsonl
+
+Writes rows.jsonl (one line a prompt) and the KV to --output, then the tables and the figure of docs/ablation.md
+to --docs. That page says what is measured. A run that was stopped goes on; remove --output after a change of a codec.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from formats import Variant, variants
+from measure import QUERIES, Bench, attention_errors, prepare, run_engine
+from report import ENGINE_VARIANTS, write_report
+from texts import meetings, texts
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lynx_ascend.evaluation.model import ensure_model
+
+LONG = 4096  # tokens of KV whose attention error is taken
+ENGINE_PROMPTS = 20  # how many are also answered by the in-process engine
+
+
+def main() -> None:
+    arguments = _arguments()
+    torch.set_num_threads(arguments.threads)
+    path = ensure_model()
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    wanted, results = variants(), _Results(arguments.output / "rows.jsonl")
+    for i, (name, text) in enumerate(texts(tokenizer, arguments.qmsum, arguments.mmlu_pro, arguments.prompts // 2)):
+        started = time.monotonic()
+        message = [{"role": "user", "content": text}]
+        ids = tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)["input_ids"]
+        line = results.of(name, ids)
+        line |= {"tokens": len(ids) - 1, "channels": model.config.num_key_value_heads * model.config.head_dim}
+        with_engine = ENGINE_VARIANTS if i < ENGINE_PROMPTS else ()
+        if _measure(model, ids, wanted, with_engine, line, arguments.output / "kv" / f"{line['prompt']}.pt"):
+            results.save()
+            print(f"{name}: {len(ids)} tokens, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    for i, text in enumerate(meetings(arguments.qmsum)):
+        ids = tokenizer(text).input_ids[: LONG + QUERIES]
+        if len(ids) < LONG + QUERIES:
+            continue
+        errors = results.of(f"meeting {i}", ids).setdefault("errors", {})
+        if missing := [variant for variant in wanted if variant.name not in errors]:
+            errors |= attention_errors(model, ids, missing)
+            results.save()
+            print(f"attention error, meeting {i}", file=sys.stderr, flush=True)
+    write_report(wanted, results.lines, arguments.docs)
+
+
+def _measure(
+    model: Any, ids: list[int], wanted: list[Variant], engine: tuple[str, ...], line: dict[str, Any], kv: Path
+) -> bool:
+    """Adds what is missing to a prompt's line; False if nothing was."""
+    rows, runs = line.setdefault("rows", {}), line.setdefault("engine", {})
+    missing = [variant for variant in wanted if variant.name not in rows]
+    to_run = [variant for variant in wanted if variant.name in engine and variant.name not in runs]
+    if not missing and not to_run:
+        return False
+    case = prepare(model, ids, kv)
+    if missing:
+        bench = Bench(model, case)
+        rows |= {variant.name: bench.measure(variant) for variant in missing}
+    runs |= {variant.name: run_engine(model, case, variant, rows[variant.name]) for variant in to_run}
+    return True
+
+
+class _Results:
+    """A JSON object a line: {"name": ..., "prompt": hash of the ids, "rows": {variant: Row}, ...}."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        self.lines: dict[str, dict[str, Any]] = {line.pop("name"): line for line in map(json.loads, text.splitlines())}
+
+    def of(self, name: str, ids: list[int]) -> dict[str, Any]:
+        """The line of a prompt; a new one if what is there is of another text."""
+        prompt = xxhash.xxh3_64_hexdigest(json.dumps(ids).encode())
+        if self.lines.get(name, {}).get("prompt") != prompt:
+            self.lines[name] = {"prompt": prompt}
+        return self.lines[name]
+
+    def save(self) -> None:
+        text = "".join(json.dumps({"name": name, **line}) + "\n" for name, line in self.lines.items())
+        part = self._path.with_suffix(".part")
+        part.write_text(text, encoding="utf-8")
+        part.rename(self._path)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--qmsum", type=Path, required=True, help="QMSum meetings, jsonl in the published format")
+    parser.add_argument("--mmlu-pro", type=Path, required=True, help="MMLU-Pro questions, jsonl")
+    parser.add_argument("--prompts", type=int, default=60, help="how many, half from either (60)")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=Path("out/ablation"))
+    parser.add_argument("--docs", type=Path, default=Path("docs"), help="where ablation.md is and ablation.png goes")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
