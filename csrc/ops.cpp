@@ -1,9 +1,11 @@
 // torch.ops.lynx_ascend: the schemas, every check of the arguments, and the CPU and Meta registrations.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -83,6 +85,12 @@ void check_payload(const Tensor& payload, const char* name, const Tensor& cache,
               ", expected 1");
 }
 
+// Pages are written at the same time.
+void check_rows_apart(const Tensor& payload, const char* name) {
+  TORCH_CHECK(payload.size(0) <= 1 || payload.stride(0) >= payload.size(1), name, ": rows of ",
+              payload.size(1), " bytes are ", payload.stride(0), " apart");
+}
+
 // Every page but page 0 has the layout of the second, unless it is shorter: page 0 alone has a sink.
 void check_payloads(const CodecCall& call, const Tensor& cache, const Tensor& anchor,
                     const std::optional<Tensor>& residual) {
@@ -113,6 +121,8 @@ CodecCall check_encode(const Tensor& cache, const Tensor& block_ids, int64_t sta
   check_blocks(block_ids, cache, start, start + tokens);
   if (thresholds) check_table(*thresholds, "thresholds", cache, fp32_metadata ? 225 : 240);
   check_payloads(call, cache, anchor, residual);
+  check_rows_apart(anchor, "anchor");
+  check_rows_apart(residual, "residual");
   return call;
 }
 
@@ -127,6 +137,8 @@ CodecCall check_decode(const Tensor& anchor, const std::optional<Tensor>& residu
   check_blocks(block_ids, cache, std::max(first, start), start + tokens);
   if (levels) check_table(*levels, "levels", cache, residual ? 256 : 16);
   check_payloads(call, cache, anchor, residual);
+  TORCH_CHECK(at::has_internal_overlap(cache) != at::MemOverlap::Yes, "cache: is expanded, strides ",
+              cache.strides(), "; its elements share memory");
   return call;
 }
 
@@ -154,8 +166,23 @@ void with_element_type(const Tensor& tensor, const Use& use) {
   }
 }
 
+// Arithmetic as it is by default: a thread may flush subnormals (torch.set_flush_denormal) or round
+// otherwise.
+class DefaultArithmetic {
+ public:
+  DefaultArithmetic() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultArithmetic() { std::fesetenv(&before_); }
+
+ private:
+  std::fenv_t before_;
+};
+
 void for_each_page(const CodecCall& call, const std::function<void(int64_t)>& work) {
   at::parallel_for(0, call.pages(), 1, [&](int64_t begin, int64_t end) {
+    const DefaultArithmetic arithmetic;
     for (int64_t index = begin; index < end; ++index) work(index);
   });
 }

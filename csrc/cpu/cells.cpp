@@ -17,12 +17,13 @@ float gain_of(const float* t, int64_t n) {
   return static_cast<float>(1 / std::clamp((mid * mid - first * last) / bend, 1e-9 * last, 64 * last));
 }
 
-// Lays the cells out over 0 .. limit; false if two of the n thresholds share one.
+// Lays the cells out over 0 .. limit; false if two of the n thresholds share one, or are too small to scale.
 bool place(Cells& cells, int64_t n, float gain) {
   cells.gain = gain;
   const float reach =
       gain == 0.0f ? cells.limit : static_cast<float>(bits_of(1.0f + gain * cells.limit) - 0x3f800000u);
   cells.density = (Cells::kCells << Cells::kBits) * (1 - 0x1p-20f) / reach;
+  if (!std::isfinite(cells.density)) return false;
   int64_t passed = 0;
   for (int32_t cell = 0; cell < Cells::kCells; ++cell) {
     const auto here = static_cast<int32_t>(passed << Cells::kBits);

@@ -40,7 +40,7 @@ static inline int32_t position(const Cells& cells, uint32_t magnitude) {
 }
 
 // The cells of `n` sorted thresholds, mirrored about 0: grid's 2 * steps, or alg1's with 0 in the middle.
-// Nothing if they are not mirrored, are more than kMost on a side, or two of them share a cell.
+// Nothing if they are not mirrored, are more than kMost on a side, or cannot be given a cell each.
 std::optional<Cells> make_cells(const float* thresholds, int64_t n);
 
 }  // namespace lynx::cpu

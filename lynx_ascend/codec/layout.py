@@ -108,4 +108,6 @@ def bad_metadata(anchor: torch.Tensor, layout: PageLayout) -> str | None:
 
 def _no_negative_zero(x: torch.Tensor) -> torch.Tensor:
     # Instruction sets differ in the minimum and maximum of zeros of both signs, so decoding must not meet -0.0 there.
-    return (x != 0) | ~x.signbit()
+    # By its bits: to a thread that flushes subnormals (torch.set_flush_denormal) each of them equals 0.
+    bits = x.view(torch.int32 if x.itemsize == 4 else torch.int16)
+    return bits != torch.iinfo(bits.dtype).min

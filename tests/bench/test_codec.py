@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -89,6 +90,25 @@ def test_an_unknown_name_is_refused(option: str, known: str) -> None:
     done = bench(option, f"{known},nonsense")
     assert done.returncode == 2 and done.stdout == ""
     assert "nonsense" in done.stderr and known in done.stderr
+
+
+def test_a_time_without_end_is_refused() -> None:
+    done = bench("--seconds", "inf")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "--seconds" in done.stderr
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_process(ending: signal.Signals) -> None:
+    arguments = ["--megabytes", "1", "--seconds", "600", "--codec", "grid", "--isa", "portable", "--threads", "1"]
+    command = [sys.executable, "-m", "lynx_ascend.cli", "bench", "codec", "--json", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "round 1," in process.stderr.readline()  # written by the measuring process
+        process.send_signal(ending)  # to the command alone
+        # Ends when nobody holds the pipes any more; the command's status would come sooner.
+        out, _ = process.communicate(timeout=60)
+    assert out == "" and process.returncode == 128 + ending
 
 
 @pytest.fixture

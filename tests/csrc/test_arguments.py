@@ -15,6 +15,7 @@ from lynx_ascend.codec.tables import tables
 from tests.csrc.calls import using
 
 TABLES = tables("grid", 1.0)
+SUBNORMAL = torch.cat([torch.arange(-120.0, 0.0), torch.arange(1.0, 121.0)]) * 2.0**-149  # growing and mirrored
 ENCODE = {
     "cache": torch.zeros(3, 16, 2, 8, dtype=torch.bfloat16),
     "block_ids": torch.tensor([2, 0, 1]),
@@ -68,7 +69,13 @@ ONLY_ENCODE: list[tuple[dict[str, Any], str]] = [
     ({"thresholds": TABLES.thresholds.flip(0)}, "thresholds: are not a compander's"),
     ({"thresholds": TABLES.thresholds + 1}, "thresholds: are not a compander's"),
     ({"thresholds": TABLES.thresholds**5}, "thresholds: are not a compander's"),
+    ({"thresholds": SUBNORMAL}, "thresholds: are not a compander's"),
     ({"thresholds": None, "fp32_metadata": True}, "fp32_metadata: needs tables"),
+    ({"anchor": torch.zeros(1, 544, dtype=torch.uint8).expand(2, 544)}, "anchor: rows of 544 bytes are 0 apart"),
+    (
+        {"residual": torch.zeros(447, dtype=torch.uint8).as_strided((2, 224), (223, 1))},
+        "residual: rows of 224 bytes are 223 apart",
+    ),
 ]
 ONLY_DECODE: list[tuple[dict[str, Any], str]] = [
     ({"levels": TABLES.anchor_levels}, "levels: has 16 entries, expected 256"),
@@ -77,6 +84,7 @@ ONLY_DECODE: list[tuple[dict[str, Any], str]] = [
     ({"levels": None, "fp32_metadata": True}, "fp32_metadata: needs tables"),
     ({"first": 40}, r"first: 40 is outside 0 \.\. 39"),
     ({"first": -1}, "first: -1 is outside"),
+    ({"cache": torch.zeros(3, 16, 1, 8, dtype=torch.bfloat16).expand(3, 16, 2, 8)}, "cache: is expanded"),
 ]
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from lynx_ascend import _C
 from lynx_ascend.codec import ops
 from lynx_ascend.codec.config import CodecConfig
-from lynx_ascend.codec.layout import read_part
+from lynx_ascend.codec.layout import bad_metadata, read_part
 from lynx_ascend.codec.reference import scales
 from lynx_ascend.codec.tables import steps, tables
-from tests.csrc.calls import Case, assert_same_bits, raw_bytes, using
+from tests.csrc.calls import Case, assert_equal, assert_same_bits, raw_bytes, using
 from tests.csrc.pages import DTYPES, KINDS, draw_cases, draw_values
 
 ISAS = _C.supported_isas()
@@ -123,6 +123,25 @@ def test_a_non_finite_element_leaves_its_gamma_non_finite(value: float, row: int
         anchor = Case(x, CodecConfig()).encode()[0][0]
     gamma = read_part(anchor, 0, 80, dtype).view(2, 40)
     assert (~gamma.isfinite()).any(0).nonzero().flatten().tolist() == [23]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_thread_that_flushes_subnormals_computes_the_same(dtype: torch.dtype, isa: str) -> None:
+    case = Case(draw_values("subnormal", (70, 2, 33), dtype, seed=10), CodecConfig(chunk=8, page=32))
+    want = case.reference()
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush")
+    try:
+        with using(isa):
+            got = case.compiled()
+        still = (torch.full((8,), 2.0**-140) * 1.0).eq(0).all()
+        found = bad_metadata(got["anchor"], case.layouts()[0])
+    finally:
+        torch.set_flush_denormal(False)
+    assert_equal(got, want, isa, case)
+    assert still, "the thread's own arithmetic has changed"
+    assert found is None, "a negative subnormal was taken for -0.0"
 
 
 def test_threads_change_nothing() -> None:
