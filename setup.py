@@ -1,4 +1,4 @@
-"""Builds the C++ extension `lynx_ascend._C` with CMake; everything else is in pyproject.toml."""
+"""Builds the C++ extensions `_C` and `_twin` of lynx_ascend with CMake; everything else is in pyproject.toml."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent
 
 
 class CMakeBuild(build_ext):
-    """Configures and builds CMakeLists.txt, leaving the one shared object where setuptools expects it."""
+    """Configures and builds CMakeLists.txt, leaving the shared objects where setuptools expects them."""
 
     def build_extension(self, ext: Extension) -> None:
         target = Path(self.get_ext_fullpath(ext.name)).resolve()
@@ -35,4 +35,8 @@ class CMakeBuild(build_ext):
             raise RuntimeError(f"CMake finished without making {target.name}")
 
 
-setup(ext_modules=[Extension("lynx_ascend._C", sources=[])], cmdclass={"build_ext": CMakeBuild})
+names = ["_C", "_twin"] if (ROOT / "ascend_kernels" / "twin").exists() else ["_C"]
+setup(
+    ext_modules=[Extension(f"lynx_ascend.{name}", sources=[]) for name in names],
+    cmdclass={"build_ext": CMakeBuild},
+)

@@ -37,7 +37,8 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
     pytest pytest-timeout hypothesis ruff mypy clang-format pre-commit
 fi
 
-sources=$(find csrc CMakeLists.txt setup.py pyproject.toml -type f -print0 | sort -z | xargs -0 cat | sha256sum | cut -d' ' -f1)
+sources=$(find csrc ascend_kernels tests/ascend_kernels CMakeLists.txt setup.py pyproject.toml -type f -regex '.*\.\(cpp\|h\|txt\|toml\)\|setup.py' -print0 |
+  sort -z | xargs -0 cat | sha256sum | cut -d' ' -f1)
 if [ "$(cat .venv/.lynx-build 2>/dev/null)" != "$sources" ] || ! ls lynx_ascend/_C*.so >/dev/null 2>&1; then
   PATH="$PWD/.venv/bin:$PATH" .venv/bin/pip install -q --no-build-isolation --no-deps -e .
   echo "$sources" >.venv/.lynx-build

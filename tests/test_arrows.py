@@ -18,7 +18,7 @@ ALLOWED = {
     "serving": {"serving", "speculation", "transport", "face", "frame", "codec"},
     "evaluation": {"evaluation", "face", "codec", "speculation"},
     "demo": {"demo", "evaluation"},
-    "bench": {"bench", "codec", "_C"},
+    "bench": {"bench", "codec", "_C", "_twin"},
     "cli": {"cli", "demo", "bench", "face"},
 }
 HEAVY = {"vllm": "serving", "transformers": "evaluation"}

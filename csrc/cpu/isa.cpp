@@ -45,11 +45,14 @@ std::atomic<const Kernels*>& in_use() {
 
 std::vector<const Kernels*> supported_kernels() {
   std::vector<const Kernels*> supported{portable_kernels()};
+  const auto add = [&](const Kernels* built) {
+    if (built != nullptr) supported.push_back(built);
+  };
 #if defined(__x86_64__)
-  if (has_avx2()) supported.push_back(avx2_kernels());
-  if (has_avx512()) supported.push_back(avx512_kernels());
+  if (has_avx2()) add(avx2_kernels());
+  if (has_avx512()) add(avx512_kernels());
 #elif defined(__aarch64__)
-  supported.push_back(neon_kernels());
+  add(neon_kernels());
 #endif
   return supported;
 }

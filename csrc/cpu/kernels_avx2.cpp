@@ -1,4 +1,4 @@
-// The kernels for x86 with AVX2: CMake builds *_avx2.cpp with it.
+// The kernels for x86 with AVX2: CMake builds this file for it.
 #include "cpu/kernels.h"
 
 #if defined(__AVX2__)

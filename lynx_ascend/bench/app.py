@@ -58,3 +58,32 @@ def codec(
     print_report(result, console)
     if as_json:
         typer.echo(json.dumps(result))
+
+
+@app.command()
+def kernels(
+    codecs: Annotated[
+        str | None, typer.Option("--codec", help="Comma-separated: grid, grid-a1 (alpha = 1), alg1. Default: all.")
+    ] = None,
+    cores: Annotated[int, typer.Option(min=1, max=254, help="Vector cores; an Atlas 800I A2 has 40.")] = 40,
+    pages: Annotated[int, typer.Option(min=1, help="Pages of 256 tokens and 1024 channels.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Ascend C kernels on the host twin: cycles and bytes, estimated from a public cost table."""
+    from lynx_ascend.bench.codec_works import WrongResult
+    from lynx_ascend.bench.kernels import KernelBenchOptions, run
+    from lynx_ascend.bench.kernels_report import print_report
+
+    console = Console(stderr=as_json)
+    try:
+        options = KernelBenchOptions.of(codecs=None if codecs is None else codecs.split(","), cores=cores, pages=pages)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        result = run(options)
+    except WrongResult as error:
+        console.print(f"bench: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    print_report(result, console)
+    if as_json:
+        typer.echo(json.dumps(result))

@@ -1,0 +1,121 @@
+"""The encode kernel on the host twin writes the reference's payloads, and nothing else.
+
+On the twin, whose divisions and logarithms are correctly rounded, codes are the reference's to the last bit.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from lynx_ascend.codec.config import CodecConfig
+from lynx_ascend.codec.layout import read_part
+from lynx_ascend.codec.reference import encode_page, scales
+from lynx_ascend.codec.tables import steps, tables
+from tests.ascend_kernels.calls import TwinCase
+from tests.ascend_kernels.cases import DTYPES, draw_case, hidden_loads
+from tests.csrc.calls import raw_bytes
+from tests.csrc.pages import KINDS, draw_values
+
+
+def assert_encodes_as_the_reference(case: TwinCase) -> None:
+    want = case.reference()
+    for name, got in zip(("anchor", "residual"), case.encode(), strict=True):
+        differ = (raw_bytes(got) != want[name]).nonzero().flatten().tolist()
+        assert not differ, f"{name}: {len(differ)} bytes differ, at {differ[:8]}; {case}"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_drawn_pages(seed: int) -> None:
+    assert_encodes_as_the_reference(draw_case(random.Random(1000 + seed)))
+
+
+@pytest.mark.parametrize("codec, alpha", [("grid", 0.0), ("grid", 1.0), ("alg1", 100.0)])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_kind_of_value(dtype: torch.dtype, kind: str, codec: str, alpha: float) -> None:
+    for center in ("mean", "midrange"):
+        config = CodecConfig(codec=codec, alpha=alpha, center=center)  # type: ignore[arg-type]
+        assert_encodes_as_the_reference(TwinCase(draw_values(kind, (333, 1, 128), dtype, 7), config))
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 31, 32, 33, 127, 128, 129, 255, 256, 257])
+def test_tails(tokens: int) -> None:
+    for config in (CodecConfig(center="mean"), CodecConfig(chunk=16, alpha=1.0), CodecConfig(sink_tokens=128)):
+        assert_encodes_as_the_reference(
+            TwinCase(draw_values("normal", (tokens, 1, 64), torch.bfloat16, tokens), config)
+        )
+
+
+@pytest.mark.parametrize("chunk", [2, 4, 8])
+def test_short_chunks_of_short_pages(chunk: int) -> None:
+    for center in ("mean", "midrange"):
+        config = CodecConfig(chunk=chunk, page=16 * chunk, center=center, sink_tokens=3)  # type: ignore[arg-type]
+        assert_encodes_as_the_reference(
+            TwinCase(draw_values("normal", (37 * chunk - 1, 1, 64), torch.float16, 8), config, block_size=16)
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exact_ties(dtype: torch.dtype) -> None:
+    """The second chunk is centred on 0 with scale 1, so that odd sixteenths are 7.5, 22.5, ... steps from it."""
+    x = torch.zeros(64, 1, 64)
+    x[0] = -255.0
+    x[32:] = -torch.arange(32).remainder(16).view(32, 1, 1) / 16
+    config = CodecConfig(sink_tokens=0)
+    case = TwinCase(x.to(dtype), config)
+    anchor, at = encode_page(case.x, config)[0], case.layouts()[0]
+    g0, g1 = (read_part(anchor, offset, 64, dtype).float() for offset in (0, at.gamma_max))
+    mu, sigma = (read_part(anchor, offset, 128, torch.uint8).view(2, 64) for offset in (at.mu, at.sigma))
+    c, s, _ = scales(g0, g1, mu, sigma, "grid", dtype)
+    assert (c[1] == 0).all() and (s[1] == 1).all()
+    assert_encodes_as_the_reference(case)
+
+
+@pytest.mark.parametrize("codec", ["grid", "alg1"])
+@pytest.mark.parametrize("alpha", [1e-3, 0.5, 1.0, 10.0, 100.0, 1e4, 1e6])
+def test_elements_beside_every_threshold(codec: str, alpha: float) -> None:
+    """Both fp16 neighbours of each threshold of one chunk, spread over the channels."""
+    config = CodecConfig(codec=codec, alpha=alpha, center="midrange", chunk=64, page=64, sink_tokens=0)  # type: ignore[arg-type]
+    x = torch.zeros(64, 1, 64)
+    x[0], x[1] = -960.0, 960.0
+    case = TwinCase(x.half(), config)
+    anchor, at = encode_page(case.x, config)[0], case.layouts()[0]
+    g0, g1 = (read_part(anchor, offset, 64, at.gamma_dtype).float() for offset in (0, at.gamma_max))
+    mu, sigma = (read_part(anchor, offset, 64, at.metadata_dtype).view(1, 64) for offset in (at.mu, at.sigma))
+    c, s, _ = scales(g0, g1, mu, sigma, codec, torch.float16)
+    on = (c[0, 0] + tables(codec, alpha).thresholds * (s[0, 0] / steps(codec))).clamp(-960, 960).half()
+    infinity = torch.tensor(torch.inf, dtype=torch.float16)
+    near = torch.cat([on, torch.nextafter(on, infinity), torch.nextafter(on, -infinity)]).clamp(-960, 960)
+    case.x[2:] = near.repeat(6)[: 62 * 64].view(62, 1, 64)
+    assert_encodes_as_the_reference(case)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("row", [0, 3, 69])
+def test_a_non_finite_element_leaves_its_gamma_non_finite(row: int, value: float, dtype: torch.dtype) -> None:
+    """For NaN this rests on the twin's Max and Min, which pass it on; to be checked on hardware."""
+    x = draw_values("normal", (70, 2, 64), dtype, seed=row)
+    x[row, 1, 3] = value
+    anchor, _ = TwinCase(x, CodecConfig()).encode()
+    gamma = read_part(anchor[0], 0, 256, dtype).view(2, 128)
+    assert (~gamma.isfinite()).any(0).nonzero().flatten().tolist() == [67]
+
+
+def test_any_number_of_cores_and_their_loads_are_hidden() -> None:
+    case = TwinCase(draw_values("normal", (10 * 256 - 5, 4, 128), torch.bfloat16, 4), CodecConfig(), block_size=128)
+    for cores in (1, 3, 20, 39, 40):  # 80 tiles
+        case.cores = cores
+        assert_encodes_as_the_reference(case)
+        assert case.report is not None and len(case.report["cores"]) == cores
+        if cores <= 20:
+            assert min(hidden_loads(case.report)) > 0.5
+
+
+def test_rows_apart_in_the_cache() -> None:
+    assert_encodes_as_the_reference(
+        TwinCase(draw_values("normal", (300, 1, 128), torch.float16, 5), CodecConfig(), apart=False)
+    )
