@@ -8,6 +8,9 @@ from typing import Any
 import torch
 
 from lynx_ascend.codec.config import CodecConfig
+from lynx_ascend.codec.layout import read_part
+from lynx_ascend.codec.reference import encode_page, scales
+from lynx_ascend.codec.tables import steps, tables
 from tests.ascend_kernels.calls import TwinCase
 from tests.csrc.pages import KINDS, draw_values
 
@@ -39,6 +42,43 @@ def draw_case(draw: random.Random) -> TwinCase:
         first=draw.choice([0, start + draw.randint(0, tokens - 1)]),
         cores=draw.choice([1, 2, 3, 7, 40]),
     )
+
+
+def one_chunk(codec: str, alpha: float, ends: torch.Tensor) -> tuple[TwinCase, torch.Tensor, torch.Tensor]:
+    """64 tokens of 64 channels, of which two reach from -ends to ends; and centres and scales, [64]."""
+    config = CodecConfig(codec=codec, alpha=alpha, center="midrange", chunk=64, page=64, sink_tokens=0)  # type: ignore[arg-type]
+    x = torch.zeros(64, 1, 64)
+    x[0], x[1] = -ends, ends
+    case = TwinCase(x.half(), config)
+    anchor, at = encode_page(case.x, config)[0], case.layouts()[0]
+    g0, g1 = (read_part(anchor, offset, 64, at.gamma_dtype).float() for offset in (0, at.gamma_max))
+    mu, sigma = (read_part(anchor, offset, 64, at.metadata_dtype).view(1, 64) for offset in (at.mu, at.sigma))
+    c, s, _ = scales(g0, g1, mu, sigma, codec, torch.float16)
+    return case, c[0], s[0]
+
+
+def beside_thresholds(codec: str, alpha: float) -> TwinCase:
+    """Both fp16 neighbours of each threshold of one chunk, spread over the channels."""
+    case, c, s = one_chunk(codec, alpha, torch.full((64,), 960.0))
+    on = (c[0] + tables(codec, alpha).thresholds * (s[0] / steps(codec))).clamp(-960, 960).half()
+    infinity = torch.tensor(torch.inf, dtype=torch.float16)
+    near = torch.cat([on, torch.nextafter(on, infinity), torch.nextafter(on, -infinity)]).clamp(-960, 960)
+    case.x[2:] = near.repeat(6)[: 62 * 64].view(62, 1, 64)
+    return case
+
+
+def on_thresholds(codec: str, alpha: float) -> TwinCase:
+    """Elements whose place is a threshold to the last bit: rare, so all fp16 numbers are tried in 64 ranges."""
+    case, c, s = one_chunk(codec, alpha, torch.linspace(900, 960, 64))
+    values = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(torch.float16)
+    values = values[values.abs() < 900]
+    places = (values.float()[:, None] - c) * (torch.full_like(s, steps(codec)) / s)
+    met = torch.isin(places, tables(codec, alpha).thresholds)
+    assert (met & (places < 0)).any() and (met & (places > 0)).any()
+    for channel in range(64):
+        found = values[met[:, channel]][:62]
+        case.x[2 : 2 + len(found), 0, channel] = found
+    return case
 
 
 def hidden_loads(report: dict[str, Any]) -> list[float]:

@@ -13,9 +13,8 @@ import torch
 from lynx_ascend.codec.config import CodecConfig
 from lynx_ascend.codec.layout import read_part
 from lynx_ascend.codec.reference import encode_page, scales
-from lynx_ascend.codec.tables import steps, tables
 from tests.ascend_kernels.calls import TwinCase
-from tests.ascend_kernels.cases import DTYPES, draw_case, hidden_loads
+from tests.ascend_kernels.cases import DTYPES, beside_thresholds, draw_case, hidden_loads, on_thresholds
 from tests.csrc.calls import raw_bytes
 from tests.csrc.pages import KINDS, draw_values
 
@@ -77,20 +76,12 @@ def test_exact_ties(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("codec", ["grid", "alg1"])
 @pytest.mark.parametrize("alpha", [1e-3, 0.5, 1.0, 10.0, 100.0, 1e4, 1e6])
 def test_elements_beside_every_threshold(codec: str, alpha: float) -> None:
-    """Both fp16 neighbours of each threshold of one chunk, spread over the channels."""
-    config = CodecConfig(codec=codec, alpha=alpha, center="midrange", chunk=64, page=64, sink_tokens=0)  # type: ignore[arg-type]
-    x = torch.zeros(64, 1, 64)
-    x[0], x[1] = -960.0, 960.0
-    case = TwinCase(x.half(), config)
-    anchor, at = encode_page(case.x, config)[0], case.layouts()[0]
-    g0, g1 = (read_part(anchor, offset, 64, at.gamma_dtype).float() for offset in (0, at.gamma_max))
-    mu, sigma = (read_part(anchor, offset, 64, at.metadata_dtype).view(1, 64) for offset in (at.mu, at.sigma))
-    c, s, _ = scales(g0, g1, mu, sigma, codec, torch.float16)
-    on = (c[0, 0] + tables(codec, alpha).thresholds * (s[0, 0] / steps(codec))).clamp(-960, 960).half()
-    infinity = torch.tensor(torch.inf, dtype=torch.float16)
-    near = torch.cat([on, torch.nextafter(on, infinity), torch.nextafter(on, -infinity)]).clamp(-960, 960)
-    case.x[2:] = near.repeat(6)[: 62 * 64].view(62, 1, 64)
-    assert_encodes_as_the_reference(case)
+    assert_encodes_as_the_reference(beside_thresholds(codec, alpha))
+
+
+@pytest.mark.parametrize("codec, alpha", [("grid", 10.0), ("grid", 100.0), ("alg1", 1.0), ("alg1", 15.0)])
+def test_elements_on_thresholds(codec: str, alpha: float) -> None:
+    assert_encodes_as_the_reference(on_thresholds(codec, alpha))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -113,6 +104,13 @@ def test_any_number_of_cores_and_their_loads_are_hidden() -> None:
         assert case.report is not None and len(case.report["cores"]) == cores
         if cores <= 20:
             assert min(hidden_loads(case.report)) > 0.5
+
+
+def test_zeros_below_zero() -> None:
+    """Ranges that end in -0.0 are written as those that end in 0.0."""
+    x = draw_values("sparse", (70, 1, 64), torch.bfloat16, 8).abs()
+    for values in (torch.where(x == 0, -0.0, x), -x):
+        assert_encodes_as_the_reference(TwinCase(values, CodecConfig(sink_tokens=0)))
 
 
 def test_rows_apart_in_the_cache() -> None:
