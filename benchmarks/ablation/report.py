@@ -63,7 +63,7 @@ def write_report(variants: Sequence[Variant], lines: Lines, docs: Path) -> None:
 def _summarise(variants: Sequence[Variant], lines: Lines) -> list[Summary]:
     measured = [line for line in lines.values() if line.get("rows")]
     prompts = [line["rows"] for line in measured]
-    meetings = [line for name, line in lines.items() if name.startswith("attention-") and line]
+    meetings = [line for line in lines.values() if "errors" in line]
     default = variants[0].name
 
     def bits(variant: Variant) -> tuple[list[float], list[float]]:

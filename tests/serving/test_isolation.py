@@ -40,7 +40,7 @@ def test_verifying_beside_requests_that_sample_otherwise(
     plain = engine.answer(prompt, engine.prefill(prompt), lynx_draft_cap=0, max_tokens=24).tokens
     alone = engine.answer(beside, max_tokens=120, ignore_eos=True, **sampling).tokens
     # Slow enough that no single step, however long, spans the whole Residual.
-    drafting = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=20, max_tokens=24)
+    drafting = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=10, max_tokens=24)
     engine.step_until(lambda: engine.state(drafting) == "DRAFTING", "drafting")
     other = engine.add(beside, max_tokens=120, ignore_eos=True, **sampling)
     engine.step_until(lambda: len(engine.answers[drafting].tokens) > 0, "the verified tokens")
@@ -58,7 +58,7 @@ def hashed(engine: Any) -> set[int]:
 def draft_with_nothing_cached(engine: Any, prompt: list[int]) -> str:
     """A drafting request, and no other copy of its prompt's KV that a lookup could find."""
     engine.llm.reset_prefix_cache()
-    request = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=20)
+    request = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=10)
     engine.step_until(lambda: engine.state(request) == "DRAFTING", "drafting")
     engine.scheduler.kv_cache_manager.evict_blocks(hashed(engine))
     assert not hashed(engine)
