@@ -27,6 +27,8 @@ from tests.ascend_kernels.rules import rules_of_launches
 from tests.csrc.calls import Case, raw_bytes
 from tests.csrc.pages import KINDS, draw_values
 
+pytestmark = pytest.mark.slow
+
 KERNELS = Path(__file__).resolve().parents[2] / "ascend_kernels"
 BUILD = KERNELS.parent / "build" / f"cmake-{sys.implementation.cache_tag}" / "ascend_kernels" / "twin" / "CMakeFiles"
 MUTANTS = [*decode_mutants.MUTANTS, *encode_mutants.MUTANTS]

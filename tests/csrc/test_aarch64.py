@@ -18,10 +18,13 @@ ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which("aarch64-linux-gnu-g++")
 QEMU = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
 
-pytestmark = pytest.mark.skipif(
-    COMPILER is None or QEMU is None,
-    reason="needs aarch64-linux-gnu-g++ and qemu-aarch64: apt-get install g++-aarch64-linux-gnu qemu-user",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        COMPILER is None or QEMU is None,
+        reason="needs aarch64-linux-gnu-g++ and qemu-aarch64: apt-get install g++-aarch64-linux-gnu qemu-user",
+    ),
+]
 
 
 @pytest.fixture(scope="module")
