@@ -27,7 +27,7 @@ from lynx_ascend.demo.cluster import Cluster, ClusterOptions
 from lynx_ascend.demo.trace import RequestTrace, read_events, trace_of
 from lynx_ascend.evaluation.model import ensure_model, load_tokenizer
 from lynx_ascend.evaluation.prompts import prompts
-from lynx_ascend.speculation.latency import Int8, Lynx, gain, paper_gain, transfer_time
+from lynx_ascend.speculation.latency import Lynx, Monolithic, gain, paper_gain, transfer_time
 
 N = 64
 MAX_TOKENS = 80  # more than N, so that the cap of 64 drafts is not cut by the end of the request
@@ -129,7 +129,7 @@ def pair(
     assert middle.verify is not None
     verify = middle.verify.end - middle.verify.start
     bits = bandwidth * 1e6
-    int8 = Int8(done["int8"][0][1].nbytes["anchor"], bits, tpot)
+    int8 = Monolithic(done["int8"][0][1].nbytes["anchor"], bits, tpot)
     lynx = Lynx(middle.nbytes["anchor"], middle.nbytes["residual"], bits, tpot, verify, middle.accepted)
     terms = gain(int8, lynx, N)
     ceiling = paper_gain(lynx.t_residual, middle.accepted, tpot)

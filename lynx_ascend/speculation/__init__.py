@@ -1,1 +1,1 @@
-"""Speculation without I/O: the SpecDecoder, its window and acceptance rules, and the latency model."""
+"""Speculation without I/O: the SpecDecoder, its acceptance rules, the policies of drafting, and the latency model."""

@@ -8,9 +8,13 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class StartDraft:
-    """Decode greedily on the anchor KV, at most `cap` tokens, and report each with `on_draft_token`."""
+    """Decode greedily on the anchor KV, at most `cap` tokens, and report each with `on_draft_token`.
+
+    The first step runs `first`, the token handed over, at position N; None: the last prompt token, at N - 1.
+    """
 
     cap: int
+    first: int | None = None
 
 
 @dataclass(frozen=True)
@@ -30,21 +34,25 @@ class Commit:
 
 @dataclass(frozen=True)
 class Verify:
-    """Run the last prompt token and `drafts` through one forward pass; report what it gives with `on_verified`."""
+    """Run `first` (None: the last prompt token) and `drafts` through one forward pass; report it with `on_verified`."""
 
     drafts: tuple[int, ...]
+    first: int | None = None
 
 
 @dataclass(frozen=True)
 class Emit:
-    """Give `tokens` to the client: they depend on verified KV alone."""
+    """Give `tokens` to the client: they depend on verified KV alone, or were handed over by the prefill instance."""
 
     tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Fallback:
-    """Cancel the transfer, drop the drafts and their KV; then recompute (`on_exact_ready`) or fail (`on_abort`)."""
+    """Cancel the transfer, drop the drafts and their KV; then recompute (`on_exact_ready`) or fail (`on_abort`).
+
+    A token handed over is the client's already: it stays, and the recomputation goes on from it.
+    """
 
     reason: str
 

@@ -22,6 +22,7 @@ class State(Enum):
     """Where a request stands; docs/spec_decoder.md has the table of states and events."""
 
     WAITING = "waiting"  # nothing usable has arrived
+    HANDED = "handed"  # the same, and the first token is with the client
     DRAFTING = "drafting"  # decoding on the anchor
     PARKED = "parked"  # the draft is complete, the residual is not here
     VERIFYING = "verifying"  # committed; the verify pass is to run
@@ -33,6 +34,7 @@ class State(Enum):
 class Event(Enum):
     """What a driver can report; the values are the names of SpecDecoder's methods."""
 
+    FIRST = "on_first_token"
     ANCHOR = "on_anchor_ready"
     TOKEN = "on_draft_token"
     RESIDUAL = "on_residual_ready"
@@ -55,7 +57,8 @@ _ENDS = {Event.ABORT, Event.FAILURE, Event.DEADLINE}
 # Sources that the driver does not command (links, clock, client) can cross with the end of a request: late, no effect.
 _LATE = _ENDS | {Event.ANCHOR, Event.RESIDUAL, Event.EXACT}
 _LEGAL = {
-    State.WAITING: _ENDS | {Event.ANCHOR, Event.EXACT},
+    State.WAITING: _ENDS | {Event.FIRST, Event.ANCHOR, Event.EXACT},
+    State.HANDED: _ENDS | {Event.ANCHOR, Event.EXACT},
     State.DRAFTING: _ENDS | {Event.TOKEN, Event.RESIDUAL, Event.EXACT},
     State.PARKED: _ENDS | {Event.RESIDUAL, Event.EXACT},
     State.VERIFYING: _ENDS | {Event.VERIFIED},
@@ -92,7 +95,8 @@ class SpecDecoder:
 
     Args:
         request_id: names the request in errors.
-        cap: the most tokens drafted, >= 0 (0: no drafts, the request waits for the residual).
+        cap: the most tokens drafted, >= 0 (0: no drafts, the request waits for the residual). A token handed over is
+            not among them.
 
     Raises:
         ValueError: cap is negative.
@@ -104,8 +108,10 @@ class SpecDecoder:
         self.request_id = request_id
         self.cap = cap
         self._state = State.WAITING
+        self._first: int | None = None
         self._drafts: list[int] = []
         self._accepted: int | None = None
+        self._rejected = False
         self._coroutine = self._life()
         next(self._coroutine)
 
@@ -113,6 +119,11 @@ class SpecDecoder:
     def state(self) -> State:
         """Where the request stands."""
         return self._state
+
+    @property
+    def first(self) -> int | None:
+        """The token handed over by the prefill instance, which the client has; None: there was none."""
+        return self._first
 
     @property
     def drafts(self) -> tuple[int, ...]:
@@ -139,6 +150,21 @@ class SpecDecoder:
         """Drafts the verify pass accepted and the engine kept; None if no pass was reported."""
         return self._accepted
 
+    @property
+    def rejected(self) -> bool:
+        """True if the verify pass rejected the draft after the accepted ones; an end of the request rejects none."""
+        return self._rejected
+
+    def on_first_token(self, token: int, *, stop: bool = False) -> tuple[Action, ...]:
+        """The prefill instance handed over the first token, sampled on its exact KV; reported before anything else.
+
+        stop: it ends the request (EOS, stop id, max_tokens): nothing is to be transferred.
+
+        Raises:
+            ValueError: a negative token.
+        """
+        return self._token(Event.FIRST, token, stop)
+
     def on_anchor_ready(self) -> tuple[Action, ...]:
         """The Anchor stream is complete and its KV is in place."""
         return self._feed(_Input(Event.ANCHOR))
@@ -149,10 +175,7 @@ class SpecDecoder:
         Raises:
             ValueError: a negative token.
         """
-        self._require_legal(Event.TOKEN)
-        if token < 0:
-            raise ValueError(f"request {self.request_id!r}: draft token {token} is negative")
-        return self._feed(_Input(Event.TOKEN, tokens=(token,), stop=stop))
+        return self._token(Event.TOKEN, token, stop)
 
     def on_residual_ready(self) -> tuple[Action, ...]:
         """The Residual stream is complete. The KV holds the anchor, or was refined page by page as the stream came."""
@@ -193,6 +216,12 @@ class SpecDecoder:
         """The time the driver allows the transfer is over."""
         return self._feed(_Input(Event.DEADLINE), "deadline")
 
+    def _token(self, event: Event, token: int, stop: bool) -> tuple[Action, ...]:
+        self._require_legal(event)
+        if token < 0:
+            raise ValueError(f"request {self.request_id!r}: {event.value}: token {token} is negative")
+        return self._feed(_Input(event, tokens=(token,), stop=stop))
+
     def _require_legal(self, event: Event) -> None:
         # Checked before the coroutine sees the event: an exception raised inside would end the coroutine.
         if event not in _LEGAL[self._state]:
@@ -228,8 +257,14 @@ class SpecDecoder:
             yield ()
 
     def _speculate(self) -> _Coroutine:
-        """From the anchor to the verified tokens; returns the last actions."""
+        """From the arrival to the verified tokens; returns the last actions."""
         given = yield ()
+        if given.event is Event.FIRST:
+            [self._first] = given.tokens
+            if given.stop:
+                return Emit(given.tokens), Release()
+            self._state = State.HANDED
+            given = yield (Emit(given.tokens),)
         if given.event is Event.EXACT:
             return (Release(),)
         if self.cap == 0:
@@ -237,7 +272,7 @@ class SpecDecoder:
             given = yield (Park("cap"),)
         else:
             self._state = State.DRAFTING
-            given = yield (StartDraft(self.cap),)
+            given = yield (StartDraft(self.cap, self._first),)
             while given.event is Event.TOKEN:
                 self._drafts += given.tokens
                 if given.stop or len(self._drafts) == self.cap:
@@ -246,7 +281,8 @@ class SpecDecoder:
                 else:
                     given = yield ()
         self._state = State.VERIFYING
-        given = yield (Commit(), Verify(self.drafts))
+        given = yield (Commit(), Verify(self.drafts, self._first))
         # All but the last are drafts; the last is one too where the engine cut the list.
         self._accepted = sum(token == draft for token, draft in zip(given.tokens, self._drafts, strict=False))
+        self._rejected = self._accepted < min(len(given.tokens), len(self._drafts))
         return Emit(given.tokens), Release()

@@ -1,7 +1,7 @@
-"""The latency model: when the n-th verified token is there, and what drafting wins over an int8 transfer.
+"""The latency model: when the n-th verified token is there, and what drafting wins over a monolithic transfer.
 
 Times in seconds, sizes in bytes, bandwidth in bits per second. Times count from the end of prefill, with the link free;
-both methods share all that comes before. The paper's formulas are those of arXiv 2607.01831.
+all methods share what comes before. The paper's formulas are those of arXiv 2607.01831.
 """
 
 from __future__ import annotations
@@ -18,6 +18,16 @@ def kv_bytes(tokens: int, kv_heads: int, head_dim: int, layers: int, bytes_per_e
 def transfer_time(nbytes: float, bandwidth: float) -> float:
     """Seconds that nbytes take at `bandwidth` bits per second."""
     return 8 * nbytes / bandwidth
+
+
+def time_left(nbytes: float, received: float, seconds: float) -> float:
+    """Seconds until `nbytes` more are there, at the rate of the `received` bytes of the last `seconds`.
+
+    Without a measurement (nothing received, or no time passed) it is infinite, if anything is left.
+    """
+    if nbytes <= 0:
+        return 0.0
+    return nbytes * seconds / received if received > 0 and seconds > 0 else math.inf
 
 
 def paper_gain(t_residual: float, k: int, tpot: float) -> float:
@@ -39,8 +49,25 @@ def hiding_cap(t_residual: float, tpot: float) -> int:
 
 
 @dataclass(frozen=True)
-class Int8:
-    """A monolithic transfer, then ordinary decoding.
+class CodecTimes:
+    """Seconds that the codec takes for the whole cache.
+
+    Pages are coded while others are on the wire: the slowest of link, P and D counts, not their sum. Left out are the
+    one page by which a pipeline fills and what decoding adds to the draft steps between which it is done.
+
+    Args:
+        encode: on P; one pass makes both streams.
+        anchor_decode, full_decode: on D, from the Anchor alone and from both streams.
+    """
+
+    encode: float = 0.0
+    anchor_decode: float = 0.0
+    full_decode: float = 0.0
+
+
+@dataclass(frozen=True)
+class Monolithic:
+    """A transfer in one stream (bf16, int8, or both streams of Lynx without drafts), then ordinary decoding.
 
     Args:
         nbytes: on the wire, headers included; tpot: seconds of one decode step.
@@ -49,11 +76,17 @@ class Int8:
     nbytes: float
     bandwidth: float
     tpot: float
+    codec: CodecTimes = CodecTimes()
+
+    @property
+    def arrival(self) -> float:
+        """Seconds until the whole cache is in place."""
+        return max(transfer_time(self.nbytes, self.bandwidth), self.codec.encode, self.codec.full_decode)
 
     def time_to(self, n: int) -> float:
         """Seconds until the n-th token, n >= 1: the transfer, then one step a token (the first recomputes the last
         prompt token)."""
-        return transfer_time(self.nbytes, self.bandwidth) + n * self.tpot
+        return self.arrival + n * self.tpot
 
 
 @dataclass(frozen=True)
@@ -63,7 +96,7 @@ class Lynx:
     Args:
         anchor_bytes, residual_bytes: on the wire, headers included; tpot: seconds of one decode step.
         verify: seconds of the commit and the verify pass.
-        accepted: drafts the verify pass keeps if that many are drafted.
+        accepted: drafts the verify pass keeps if that many are drafted; may be an expectation.
         cap: the most tokens drafted.
     """
 
@@ -72,18 +105,25 @@ class Lynx:
     bandwidth: float
     tpot: float
     verify: float
-    accepted: int
+    accepted: float
     cap: int = 64
+    codec: CodecTimes = CodecTimes()
 
     @property
     def t_anchor(self) -> float:
-        """Seconds that the Anchor is on the link."""
-        return transfer_time(self.anchor_bytes, self.bandwidth)
+        """Seconds until the Anchor is in place."""
+        return max(self._anchor_wire, self.codec.encode, self.codec.anchor_decode)
 
     @property
     def t_residual(self) -> float:
-        """Seconds that the Residual is on the link, behind the Anchor."""
-        return transfer_time(self.residual_bytes, self.bandwidth)
+        """Seconds from there until the Residual is in place; it is on the link behind the Anchor."""
+        hidden = self.t_anchor - self._anchor_wire  # the residual is on the wire while the codec finishes the anchor
+        decoding = self.codec.anchor_decode + self.codec.full_decode - self.t_anchor
+        return max(0.0, transfer_time(self.residual_bytes, self.bandwidth) - hidden, decoding)
+
+    @property
+    def _anchor_wire(self) -> float:
+        return transfer_time(self.anchor_bytes, self.bandwidth)
 
     @property
     def drafted(self) -> int:
@@ -91,7 +131,7 @@ class Lynx:
         return min(self.cap, hiding_cap(self.t_residual, self.tpot))
 
     @property
-    def kept(self) -> int:
+    def kept(self) -> float:
         """Drafts accepted."""
         return min(self.accepted, self.drafted)
 
@@ -107,10 +147,10 @@ class Lynx:
 
 @dataclass(frozen=True)
 class Gain:
-    """What Lynx wins over int8 in time to the n-th verified token, term by term, in seconds. Costs are negative."""
+    """What drafting wins in time to the n-th verified token, term by term, in seconds. Costs are negative."""
 
     drafting: float  # decode steps that accepted drafts and the token after them save: min(n, kept + 1) * TPOT
-    extra_bytes: float  # the two streams are a little longer than int8's one
+    extra_bytes: float  # the two streams are a little longer than the monolithic one
     last_step: float  # the residual came in the middle of a draft step
     verify: float
 
@@ -120,20 +160,39 @@ class Gain:
         return self.drafting + self.extra_bytes + self.last_step + self.verify
 
 
-def gain(int8: Int8, lynx: Lynx, n: int) -> Gain:
-    """int8.time_to(n) - lynx.time_to(n) by its terms.
+def drafting_gain(
+    kept: float, tpot: float, verify: float, *, n: int, last_step: float = 0.0, extra_bytes: float = 0.0
+) -> Gain:
+    """What one request won by its drafts, from what was measured of it; by default over waiting for the same bytes.
+
+    Args:
+        kept: drafts accepted; verify: seconds of the commit and the verify pass; tpot: seconds of a decode step.
+        n: the token whose time counts, >= 1.
+        last_step: seconds from the Residual's arrival to the verify pass.
+        extra_bytes: seconds by which the two streams took longer than what they are compared with.
+
+    Raises:
+        ValueError: n < 1.
+    """
+    if n < 1:
+        raise ValueError(f"n: {n} is less than 1")
+    return Gain(drafting=min(n, kept + 1) * tpot, extra_bytes=-extra_bytes, last_step=-last_step, verify=-verify)
+
+
+def gain(monolithic: Monolithic, lynx: Lynx, n: int) -> Gain:
+    """monolithic.time_to(n) - lynx.time_to(n) by its terms.
 
     Raises:
         ValueError: n < 1, or the two are of different links or decoders.
     """
-    if n < 1:
-        raise ValueError(f"n: {n} is less than 1")
-    if (int8.bandwidth, int8.tpot) != (lynx.bandwidth, lynx.tpot):
-        raise ValueError("int8 and lynx: bandwidth and tpot differ")
-    extra = lynx.anchor_bytes + lynx.residual_bytes - int8.nbytes
-    return Gain(
-        drafting=min(n, lynx.kept + 1) * lynx.tpot,
-        extra_bytes=-transfer_time(extra, lynx.bandwidth),
-        last_step=lynx.t_anchor + lynx.t_residual - lynx.verify_start,
-        verify=-lynx.verify,
+    if (monolithic.bandwidth, monolithic.tpot) != (lynx.bandwidth, lynx.tpot):
+        raise ValueError("monolithic and lynx: bandwidth and tpot differ")
+    residual_at = lynx.t_anchor + lynx.t_residual
+    return drafting_gain(
+        lynx.kept,
+        lynx.tpot,
+        lynx.verify,
+        n=n,
+        last_step=lynx.verify_start - residual_at,
+        extra_bytes=residual_at - monolithic.arrival,
     )

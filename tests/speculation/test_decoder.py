@@ -21,24 +21,24 @@ def _verifying(drafts: list[int]) -> SpecDecoder:
 
 
 @pytest.mark.parametrize(
-    ("drafts", "tokens", "accepted"),
+    ("drafts", "tokens", "accepted", "rejected"),
     [
-        ([], [5], 0),
-        ([1, 2, 3], [9], 0),
-        ([1, 2, 3], [1, 9], 1),
-        ([1, 2, 3], [1, 2, 3, 9], 3),
-        ([1, 2, 3], [1, 2, 3], 3),  # trimmed: the last draft ends the request
-        ([1, 2, 3], [1], 1),  # trimmed: the first draft ends the request
-        ([1, 1, 1], [1, 1, 1, 1], 3),
+        ([], [5], 0, False),
+        ([1, 2, 3], [9], 0, True),
+        ([1, 2, 3], [1, 9], 1, True),
+        ([1, 2, 3], [1, 2, 3, 9], 3, False),
+        ([1, 2, 3], [1, 2, 3], 3, False),  # trimmed: the last draft ends the request
+        ([1, 2, 3], [1], 1, False),  # trimmed: the first draft ends the request
+        ([1, 1, 1], [1, 1, 1, 1], 3, False),
     ],
 )
 def test_verified_tokens_are_emitted_and_accepted_drafts_counted(
-    drafts: list[int], tokens: list[int], accepted: int
+    drafts: list[int], tokens: list[int], accepted: int, rejected: bool
 ) -> None:
     decoder = _verifying(drafts)
-    assert decoder.accepted is None
+    assert (decoder.accepted, decoder.rejected) == (None, False)
     assert decoder.on_verified(tokens) == (Emit(tuple(tokens)), Release())
-    assert decoder.accepted == accepted
+    assert (decoder.accepted, decoder.rejected) == (accepted, rejected)
 
 
 @pytest.mark.parametrize("tokens", [[], [1, 2, 3, 4, 5], [9, 2], [2, 1, 9], [1, 2, 4, 9]])
@@ -59,6 +59,9 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="cap"):
         SpecDecoder("r1", cap=-1)
     decoder = SpecDecoder("r1")
+    with pytest.raises(ValueError, match="on_first_token: token -1 is negative"):
+        decoder.on_first_token(-1)
+    assert (decoder.state, decoder.first) == (State.WAITING, None)
     decoder.on_anchor_ready()
     with pytest.raises(ValueError, match="negative"):
         decoder.on_draft_token(-1)
@@ -81,6 +84,7 @@ class RandomOrders(RuleBasedStateMachine):
         self.reported: list[int] = []
         self.actions: list[Action] = []
         self.verified: tuple[int, ...] | None = None
+        self.first: int | None = None
 
     def _call(self, method: str, *arguments: object, **options: object) -> bool:
         """Whether the event was legal."""
@@ -94,6 +98,12 @@ class RandomOrders(RuleBasedStateMachine):
         assert not (ended and actions)
         self.actions += actions
         return True
+
+    @rule(token=st.integers(0, 3), stop=st.booleans())
+    def hand_over(self, token: int, stop: bool) -> None:
+        if self._call("on_first_token", token, stop=stop):
+            self.first = token
+            assert self.decoder.finished == stop
 
     @rule()
     def anchor(self) -> None:
@@ -125,14 +135,16 @@ class RandomOrders(RuleBasedStateMachine):
     @invariant()
     def output_is_verified(self) -> None:
         emitted = [action.tokens for action in self.actions if isinstance(action, Emit)]
-        assert emitted == ([] if self.verified is None else [self.verified])
+        handed = [] if self.first is None else [(self.first,)]
+        assert emitted == handed + ([] if self.verified is None else [self.verified])
+        assert self.decoder.first == self.first
 
     @invariant()
     def commit_immediately_precedes_verify(self) -> None:
         for i, action in enumerate(self.actions):
             if isinstance(action, Verify):
                 assert self.actions[i - 1] == Commit()
-                assert action.drafts == tuple(self.reported)
+                assert (action.drafts, action.first) == (tuple(self.reported), self.first)
         assert self.actions.count(Commit()) == sum(isinstance(action, Verify) for action in self.actions)
 
     @invariant()
@@ -148,4 +160,4 @@ class RandomOrders(RuleBasedStateMachine):
 
 
 TestRandomOrders = RandomOrders.TestCase
-TestRandomOrders.settings = settings(max_examples=300, stateful_step_count=20, deadline=None)
+TestRandomOrders.settings = settings(max_examples=400, stateful_step_count=20, deadline=None)
