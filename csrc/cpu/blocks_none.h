@@ -9,8 +9,10 @@ namespace {
 struct BlockEncoder {
   explicit BlockEncoder(const Cells*) {}
 
+  void prepare(const Quantiser&, int64_t) {}
+
   template <typename T>
-  int64_t run(const T*, int64_t, const Quantiser&, uint8_t*, uint8_t*) const {
+  int64_t run(const T*, uint8_t*, uint8_t*) const {
     return 0;
   }
 };
@@ -18,8 +20,10 @@ struct BlockEncoder {
 struct BlockDecoder {
   BlockDecoder(const float*, bool) {}
 
+  void prepare(const float*, const float*, int64_t) {}
+
   template <typename T>
-  int64_t run(const uint8_t*, const uint8_t*, int64_t, const float*, const float*, T*, bool) const {
+  int64_t run(const uint8_t*, const uint8_t*, T*, bool) const {
     return 0;
   }
 };

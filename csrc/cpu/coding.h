@@ -9,14 +9,15 @@ namespace {
 
 template <typename T>
 void encode(Rows<const T> x, Scales scales, const Tables& tables, Nibbles<uint8_t> out) {
-  const BlockEncoder blocks(tables.cells);
+  BlockEncoder blocks(tables.cells);
   for (int64_t j = 0; j < x.n; j += kTile) {
     const int64_t n = smaller(kTile, x.n - j);
-    const Quantiser by(scales.from(j), n);
+    const Quantiser by(scales.from(j), n, largest<T>());
+    blocks.prepare(by, n);
     for (int64_t r = 0; r < x.count; ++r) {
       const T* row = x.rows[r] + x.offset + j;
       const int64_t at = out.first + r * out.stride + j;
-      const int64_t done = at % 2 ? 0 : blocks.run(row, n, by, out.anchor + at / 2, out.residual + at / 2);
+      const int64_t done = at % 2 ? 0 : blocks.run(row, out.anchor + at / 2, out.residual + at / 2);
       if (done < n) encode_rest(row, done, n, by, tables.cells, at, out);
     }
   }
@@ -24,19 +25,19 @@ void encode(Rows<const T> x, Scales scales, const Tables& tables, Nibbles<uint8_
 
 template <typename T>
 void decode(Rows<T> out, Scales scales, const Tables& tables, Nibbles<const uint8_t> codes, bool stream) {
-  const BlockDecoder blocks(tables.levels, codes.residual != nullptr);
+  BlockDecoder blocks(tables.levels, codes.residual != nullptr);
   const float unit = static_cast<float>(1.0 / static_cast<double>(scales.steps));
   for (int64_t j = 0; j < out.n; j += kTile) {
     const int64_t n = smaller(kTile, out.n - j);
     alignas(64) float step[kTile];
     const float* center = scales.center + j;
     for (int64_t i = 0; i < n; ++i) step[i] = scales.scale[j + i] * unit;
+    blocks.prepare(center, step, n);
     for (int64_t r = 0; r < out.count; ++r) {
       const int64_t at = codes.first + r * codes.stride + j;
       T* row = out.rows[r] + out.offset + j;
       const uint8_t* residual = codes.residual ? codes.residual + at / 2 : nullptr;
-      const int64_t done =
-          at % 2 ? 0 : blocks.run(codes.anchor + at / 2, residual, n, center, step, row, stream);
+      const int64_t done = at % 2 ? 0 : blocks.run(codes.anchor + at / 2, residual, row, stream);
       if (done < n) decode_rest(codes, at, done, n, center, step, tables.levels, row);
     }
   }

@@ -51,4 +51,12 @@ static inline void narrow(float x, Half* out) {
   out->bits = static_cast<uint16_t>(((u >> 16) & 0x8000u) | half);
 }
 
+// FMAX; of fp32 a little less, for the rounding of a reconstruction's last two operations.
+template <typename T>
+static inline float largest() {
+  if constexpr (__is_same(T, BFloat16)) return 0x1.fep127f;
+  if constexpr (__is_same(T, Half)) return 65504.0f;
+  return static_cast<float>(__FLT_MAX__ * (1 - 0x1p-20));
+}
+
 }  // namespace lynx::cpu

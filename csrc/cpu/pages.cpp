@@ -3,20 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <type_traits>
 #include <vector>
 
 namespace lynx::cpu {
 namespace {
-
-template <typename T>
-float largest() {
-  if constexpr (std::is_same_v<T, BFloat16>) return 0x1.fep127f;
-  if constexpr (std::is_same_v<T, Half>) return 65504.0f;
-  // A little is left for the rounding of the last two operations.
-  return static_cast<float>(std::numeric_limits<float>::max() * (1 - 0x1p-20));
-}
 
 // Payloads have no alignment: their numbers are copied in and out.
 template <typename T>

@@ -34,17 +34,19 @@ constexpr float linear_level(uint8_t code) {
 struct Quantiser {
   const float* center;
   float lift[kTile], inverse[kTile];
-  bool lifted;  // some scale is tiny or 0; otherwise lift is 1 and inverse positive throughout
+  // Every lift is 1, every inverse positive, and with uint8 metadata |z| at most steps, within its rounding:
+  // a scale covers its chunk. False where one is tiny, or may have been cut to keep reconstructions finite.
+  bool regular;
 
-  Quantiser(Scales scales, int64_t n) : center(scales.center) {
-    uint32_t tiny = 0;
+  Quantiser(Scales scales, int64_t n, float largest) : center(scales.center) {
+    uint32_t irregular = 0;
     for (int64_t i = 0; i < n; ++i) {
       const float s = scales.scale[i];
       lift[i] = s < 0x1p-60f ? 0x1p64f : 1.0f;  // keeps steps / s finite
       inverse[i] = over(scales.steps, s * lift[i]);
-      tiny |= uint32_t{s < 0x1p-60f};
+      irregular |= uint32_t{s < 0x1p-60f} | uint32_t{__builtin_fabsf(center[i]) + s > 0.99f * largest};
     }
-    lifted = tiny;
+    regular = !irregular;
   }
 };
 

@@ -12,7 +12,7 @@
 namespace lynx::cpu {
 namespace {
 
-constexpr int64_t kTile = 512;  // channels at a time; even, so that a tile moves no nibble to another half
+constexpr int64_t kTile = 1024;  // channels at a time; even, so that a tile moves no nibble to another half
 constexpr float kRound =
     0x1.8p23f;  // added to |v| < 2^22 rounds v half to even; the low bits are then the integer
 

@@ -87,9 +87,21 @@ def test_exact_ties(codec: str) -> None:
     """With a scale of N units, centred on 0, z is the element itself: 0.5, 1.5, ... and the middle are ties."""
     n = steps(codec)
     x = torch.cat([torch.tensor([-n, n]), torch.arange(-n, n) + 0.5, torch.tensor([0.0, -0.0])]).view(-1, 1, 1)
+    x = x.expand(-1, 1, 97)  # in a block of channels and outside
     config = CodecConfig(codec=codec, alpha=0.0, center="midrange", chunk=256, page=256, sink_tokens=0)
     assert_same_bits(Case(x.float(), config))
     assert_same_bits(Case(x.half(), config))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_scale_cut_to_keep_values_finite_does_not_cover_its_chunk(dtype: torch.dtype) -> None:
+    """A mean far from the middle of the type's whole range: elements beyond the scale take the last level."""
+    most = torch.finfo(dtype).max
+    x = torch.full((32, 1, 97), most, dtype=dtype)
+    x[::8] = -most
+    x[1] = most / 2
+    for codec in ("grid", "alg1"):
+        assert_same_bits(Case(x, CodecConfig(codec=codec, alpha=0.0, center="mean", chunk=32, page=32, sink_tokens=0)))
 
 
 @pytest.mark.parametrize("channels", [1, 7, 9, 16, 33])
