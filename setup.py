@@ -1,5 +1,7 @@
-"""Builds the C++ extensions `_C` and `_twin` of lynx_ascend with CMake; everything else is in pyproject.toml."""
+"""Builds the C++ extensions of lynx_ascend with CMake; everything else is in pyproject.toml."""
 
+import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +38,8 @@ class CMakeBuild(build_ext):
 
 
 names = ["_C", "_twin"] if (ROOT / "ascend_kernels" / "twin").exists() else ["_C"]
+if importlib.util.find_spec("torch_npu") and "ASCEND_HOME_PATH" in os.environ:  # as CMakeLists.txt decides
+    names.append("_npu")
 setup(
     ext_modules=[Extension(f"lynx_ascend.{name}", sources=[]) for name in names],
     cmdclass={"build_ext": CMakeBuild},

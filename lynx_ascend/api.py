@@ -23,10 +23,13 @@ class EncodedKV:
     """An encoded tensor: for each stream one frame a page, all of them checked.
 
     Made by `encode` or `from_frames`.
+
+    Attributes:
+        device: where `decode` decodes to.
     """
 
-    def __init__(self, frames: dict[Stream, list[Frame]]) -> None:
-        self._frames = frames
+    def __init__(self, frames: dict[Stream, list[Frame]], device: torch.device) -> None:
+        self._frames, self.device = frames, device
 
     @classmethod
     def from_frames(
@@ -34,8 +37,12 @@ class EncodedKV:
         anchor: Sequence[Buffer],
         residual: Sequence[Buffer] | None = None,
         exact: Sequence[Buffer] | None = None,
+        *,
+        device: torch.device | str = "cpu",
     ) -> EncodedKV:
         """Reads frames, each stream's in the order of its pages. Later streams are optional; exact needs residual.
+
+        `device` is the CPU or an NPU.
 
         Raises:
             FrameError: naming the field, page and stream of the first frame that is wrong, missing or foreign.
@@ -50,7 +57,7 @@ class EncodedKV:
             if not residual:
                 raise FrameError("residual", "no frames, but exact ones build on them", stream=Stream.RESIDUAL.name)
             frames[Stream.EXACT] = _parse_later(Stream.EXACT, exact, headers)
-        return cls(frames)
+        return cls(frames, torch.device(device))
 
     @property
     def config(self) -> CodecConfig:
@@ -76,17 +83,18 @@ class EncodedKV:
         Raises:
             ValueError: `stream` is unknown or absent.
             FrameError: an exact frame was not made for this anchor and residual, or holds what no encoder writes.
+            RuntimeError: the device has no kernels, or not for this shape and dtype (docs/ops.md).
         """
         later = self._stream(stream)
         anchors = self._frames[Stream.ANCHOR]
-        out = torch.empty(self.shape, dtype=self.dtype)
+        out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         target = _as_paged(out)
         for index, anchor in enumerate(anchors):
             decode_page(anchor, None if stream == "anchor" else self._frames[Stream.RESIDUAL][index], target)
         if stream == "exact":
             for frame in later:
                 page = _rows(out, frame.header)
-                page.copy_(_restore(frame, page))
+                page.copy_(_restore(frame, page.cpu()))
         return out
 
     def nbytes(self, stream: StreamName) -> int:
@@ -111,12 +119,13 @@ def encode(x: Tensor, config: CodecConfig | None = None, *, layer: int = 0, is_v
     """Encodes a tensor of KV values whose first token is the sequence's first.
 
     Args:
-        x: [tokens, heads, head_dim], bf16 | fp16 | fp32, any strides, on the CPU. config: None for CodecConfig().
+        x: [tokens, heads, head_dim], bf16 | fp16 | fp32, any strides; on an NPU bf16 | fp16, channels adjacent,
+            heads * head_dim a multiple of 64. config: None for CodecConfig().
         layer, is_value: what the frames' headers say they are of: which layer, and V instead of K.
 
     Raises:
         ValueError: a shape, dtype or config that cannot be coded; NonFiniteError, a ValueError, for NaN and Inf.
-        RuntimeError: x is on a device that has no kernels.
+        RuntimeError: x is on a device that has no kernels, or not for such an x (docs/ops.md).
     """
     config = config or CodecConfig()
     if x.dim() != 3 or 0 in x.shape:
@@ -127,12 +136,12 @@ def encode(x: Tensor, config: CodecConfig | None = None, *, layer: int = 0, is_v
     encoder = PageEncoder(method, source, x.shape[0], layer=layer, is_value=is_value, generation=0, config=split)
     pages = [encoder.page(index) for index in range(encoder.num_pages)]
     anchors, residuals = ([page[stream] for page in pages] for stream in (Stream.ANCHOR, Stream.RESIDUAL))
-    encoded = EncodedKV.from_frames(anchors, residuals)
+    encoded = EncodedKV.from_frames(anchors, residuals, device=x.device)
     if not config.exact:
         return encoded
-    reconstruction, headers = encoded.decode("residual"), (frame.header for frame in encoded._frames[Stream.ANCHOR])
-    exacts = [_exact_frame(header, x.detach(), reconstruction) for header in headers]
-    return EncodedKV({**encoded._frames, Stream.EXACT: exacts})
+    reconstruction, values = encoded.decode("residual").cpu(), x.detach().cpu()
+    exacts = [_exact_frame(frame.header, values, reconstruction) for frame in encoded._frames[Stream.ANCHOR]]
+    return EncodedKV({**encoded._frames, Stream.EXACT: exacts}, x.device)
 
 
 def _as_paged(x: Tensor) -> PagedKV:

@@ -8,12 +8,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from .buffers import FrameBuffer, as_tensor, wait
 from .codec import ops
 from .codec.baselines import linear, raw
 from .codec.cache import PagedKV
 from .codec.config import CodecConfig, Stream
 from .codec.layout import bad_metadata
-from .frame import HEADER_BYTES, CodecId, Frame, FrameHeader, seal
+from .frame import CodecId, Frame, FrameHeader, seal
 from .methods import (
     LINEAR_BITS,
     METHODS,
@@ -60,6 +61,8 @@ class NonFiniteError(ValueError):
 class PageEncoder:
     """Encodes one layer's K or V page by page, so that page i can be on the wire while page i + 1 is encoded.
 
+    From an NPU the current stream of the calling thread encodes and copies; each page is waited for.
+
     Args:
         method: a name of METHODS. source: where the `tokens` first tokens of the sequence are.
         layer, is_value, generation: what the frames' headers say. config: None for the method's default.
@@ -83,33 +86,35 @@ class PageEncoder:
         if tokens < 1:
             raise ValueError(f"tokens: {tokens} is not positive")
         source.check(tokens)
+        self._device = source.cache.device
         self._method, self._source, self._tokens = method, source, tokens
         self._layer, self._is_value, self._generation = layer, is_value, generation
         self.num_pages = num_pages(tokens, self._config.page)
 
-    def page(self, index: int) -> dict[Stream, bytearray]:
+    def page(self, index: int) -> dict[Stream, bytearray | memoryview]:
         """The sealed frames of page `index`, one for each of the method's streams.
 
         Raises:
             IndexError: there is no such page. NonFiniteError: it holds NaN or Inf (int8, int4: any page does).
+            RuntimeError: the cache's device has no kernels, or not for this cache (docs/ops.md).
         """
         if not 0 <= index < self.num_pages:
             raise IndexError(f"page {index} is outside 0 .. {self.num_pages - 1}")
         headers = {stream: self._header(stream, index) for stream in self._streams}
-        frames = {stream: bytearray(HEADER_BYTES + header.payload_bytes) for stream, header in headers.items()}
-        payloads = {stream: _payload(frame) for stream, frame in frames.items()}
-        anchor = headers[Stream.ANCHOR]
+        device = self._device if self._codec.is_split else torch.device("cpu")
+        frames = {stream: FrameBuffer(header.payload_bytes, device) for stream, header in headers.items()}
+        anchor, payload = headers[Stream.ANCHOR], frames[Stream.ANCHOR].payload
         if self._codec.is_split:
-            self._encode_split(anchor, payloads[Stream.ANCHOR], payloads[Stream.RESIDUAL])
+            self._encode_split(anchor, frames[Stream.ANCHOR], frames[Stream.RESIDUAL])
         elif self._codec is CodecId.RAW:
             values = self._gather(index)
             self._ends(index, values)
-            raw.encode(values, payloads[Stream.ANCHOR])
+            raw.encode(values, payload)
         else:
-            linear.encode(self._gather(index), self._range, LINEAR_BITS[self._codec], payloads[Stream.ANCHOR])
+            linear.encode(self._gather(index), self._range, LINEAR_BITS[self._codec], payload)
         for stream, frame in frames.items():
-            seal(frame, headers[stream])
-        return frames
+            seal(frame.data, headers[stream])
+        return {stream: frame.data for stream, frame in frames.items()}
 
     def _header(self, stream: Stream, index: int) -> FrameHeader:
         heads, head_dim = self._source.cache.shape[2:]
@@ -127,23 +132,31 @@ class PageEncoder:
             config=self._config,
         )
 
-    def _encode_split(self, header: FrameHeader, anchor: Tensor, residual: Tensor) -> None:
+    @cached_property
+    def _table(self) -> Tensor:
+        return _block_table(self._source)
+
+    def _encode_split(self, header: FrameHeader, anchor: FrameBuffer, residual: FrameBuffer) -> None:
         ops.encode(
             self._source.cache,
-            self._source.block_ids,
+            self._table,
             header.token_offset,
             header.tokens,
             self._config,
-            anchor.unsqueeze(0),
-            residual.unsqueeze(0),
+            anchor.target.unsqueeze(0),
+            residual.target.unsqueeze(0),
         )
+        anchor.fetch()
+        residual.fetch()
+        wait(self._device)
         # min and max propagate NaN and Inf, so gamma tells whether the whole page is finite.
-        if bad_metadata(anchor, frame_layout(header)):
+        if bad_metadata(anchor.payload, frame_layout(header)):
             raise NonFiniteError(self._layer, self._is_value, header.page_index)
 
     def _gather(self, index: int) -> Tensor:
+        """The page's values on the CPU."""
         start = index * self._config.page
-        return self._source.gather(start, min(self._config.page, self._tokens - start))
+        return self._source.gather(start, min(self._config.page, self._tokens - start)).cpu()
 
     def _ends(self, index: int, x: Tensor) -> Tensor:
         """Smallest and largest value [2] of page `index`; they propagate NaN and Inf, far faster than isfinite(x)."""
@@ -170,7 +183,7 @@ def check_frame(frame: Frame) -> None:
         return
     if header.payload_bytes != payload_bytes(header):
         raise header.error("payload_bytes", f"{header.payload_bytes}, but its fields imply {payload_bytes(header)}")
-    payload = _as_tensor(frame.payload)
+    payload = as_tensor(frame.payload, torch.device("cpu"))
     if header.codec is CodecId.RAW:
         field = raw.bad_values(payload, TORCH_DTYPES[header.dtype])
     elif not header.codec.is_split:
@@ -206,17 +219,18 @@ def decode_page(anchor: Frame, residual: Frame | None, target: PagedKV, *, first
 def write_page(anchor: Frame, residual: Frame | None, target: PagedKV, *, first: int = 0) -> None:
     """`decode_page` without its checks, for a receiver that made them when the frames arrived.
 
-    Both headers must be those expected for this target, and `check_frame` must have accepted the anchor.
+    Both headers must be those expected for this target, and `check_frame` must have accepted the anchor. Into an NPU's
+    cache the payloads are copied at once, and decoded by a kernel that is queued on the current stream.
     """
     header = anchor.header
     start, end = header.token_offset, header.token_offset + header.tokens
     if first >= end:
         return
     first = max(first, start)
-    payload = _as_tensor(anchor.payload)
     if header.codec.is_split:
-        _decode_split(header, payload, residual, target, first)
+        _decode_split(anchor, residual, target, first)
         return
+    payload = as_tensor(anchor.payload, torch.device("cpu"))
     shape, dtype = (header.tokens, header.heads, header.head_dim), TORCH_DTYPES[header.dtype]
     if header.codec is CodecId.RAW:
         values = raw.decode(payload, shape, dtype)
@@ -225,17 +239,22 @@ def write_page(anchor: Frame, residual: Frame | None, target: PagedKV, *, first:
     target.scatter(first, values[first - start :])
 
 
-def _decode_split(header: FrameHeader, anchor: Tensor, residual: Frame | None, target: PagedKV, first: int) -> None:
+def _decode_split(anchor: Frame, residual: Frame | None, target: PagedKV, first: int) -> None:
+    header, device = anchor.header, target.cache.device
     ops.decode(
-        anchor.unsqueeze(0),
-        None if residual is None else _as_tensor(residual.payload).unsqueeze(0),
+        as_tensor(anchor.payload, device).unsqueeze(0),
+        None if residual is None else as_tensor(residual.payload, device).unsqueeze(0),
         header.token_offset,
         header.tokens,
         header.config(),
-        target.block_ids,
+        _block_table(target),
         target.cache,
         first,
     )
+
+
+def _block_table(kv: PagedKV) -> Tensor:
+    return ops.block_table(kv.block_ids, kv.cache.device) if kv.table is None else kv.table
 
 
 def _check_fit(header: FrameHeader, target: PagedKV) -> None:
@@ -267,15 +286,3 @@ def _nibbles(header: FrameHeader) -> int:
         layout = frame_layout(header)
         return (layout.tokens - layout.sink_rows) * layout.channels
     return header.tokens * header.heads * header.head_dim if header.codec is CodecId.INT4 else 0
-
-
-def _payload(frame: bytearray) -> Tensor:
-    """uint8 1-D over the part of `frame` behind its header, so that codecs write straight into it."""
-    return torch.frombuffer(frame, dtype=torch.uint8)[HEADER_BYTES:]
-
-
-def _as_tensor(payload: memoryview) -> Tensor:
-    """uint8 1-D over the payload. Read-only memory is copied: PyTorch has no read-only tensors."""
-    if not payload.nbytes:
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.frombuffer(bytearray(payload) if payload.readonly else payload, dtype=torch.uint8)

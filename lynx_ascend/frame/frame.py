@@ -29,7 +29,7 @@ class Frame:
         return self.data[HEADER_BYTES:]
 
 
-def seal(frame: bytearray, header: FrameHeader) -> None:
+def seal(frame: bytearray | memoryview, header: FrameHeader) -> None:
     """Writes the header and the checksum into `frame`, whose payload is already in place behind 64 free bytes.
 
     Raises:

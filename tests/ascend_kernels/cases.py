@@ -82,17 +82,14 @@ def on_thresholds(codec: str, alpha: float) -> TwinCase:
 
 
 def hidden_loads(report: dict[str, Any]) -> list[float]:
-    """For each core the part of the MTE2 pipe's cycles during which its vector pipe was busy as well."""
+    """For each core the part of its loads' cycles during which its vector pipe was busy as well.
+
+    The first tile's loads, which end before there is anything to compute, are left out.
+    """
     parts = []
     for core in report["cores"]:
-        spans: dict[str, list[tuple[float, float]]] = {"MTE2": [], "V": []}
-        for pipe, _, start, end in core["timeline"]:
-            if pipe in spans:
-                spans[pipe].append((start, end))
-        both = sum(
-            max(0.0, min(load_end, busy_end) - max(load, busy))
-            for load, load_end in spans["MTE2"]
-            for busy, busy_end in spans["V"]
-        )
-        parts.append(both / sum(end - start for start, end in spans["MTE2"]))
+        loads, busy = ([(s, e) for pipe, _, s, e in core["timeline"] if pipe == wanted] for wanted in ("MTE2", "V"))
+        loads = [(start, end) for start, end in loads if start >= busy[0][0]]
+        both = sum(max(0.0, min(end, until) - max(start, since)) for start, end in loads for since, until in busy)
+        parts.append(both / sum(end - start for start, end in loads))
     return parts

@@ -1,0 +1,3 @@
+"""Types of the compiled module (csrc/npu/ops.cpp)."""
+
+def kernels() -> str: ...
