@@ -18,14 +18,17 @@ from typing import Any
 import torch
 import xxhash
 from formats import Variant, variants
-from measure import QUERIES, Bench, attention_errors, prepare, run_engine
+from measure import attention_errors, measure, run_engine
 from report import ENGINE_VARIANTS, write_report
-from texts import meetings, texts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lynx_ascend.evaluation.cases import QUERIES, prompt_case, text_case
+from lynx_ascend.evaluation.measure import Yardstick
 from lynx_ascend.evaluation.model import ensure_model
+from lynx_ascend.evaluation.texts import long_texts, meeting_prompts, question_prompts
 
 LONG = 4096  # tokens of KV whose attention error is taken
+MEETINGS = 10  # of QMSum, at most
 ENGINE_PROMPTS = 20  # how many are also answered by the in-process engine
 
 
@@ -36,25 +39,25 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     wanted, results = variants(), _Results(arguments.output / "rows.jsonl")
-    for i, (name, text) in enumerate(texts(tokenizer, arguments.qmsum, arguments.mmlu_pro, arguments.prompts // 2)):
+    each = arguments.prompts // 2
+    sources = (meeting_prompts(tokenizer, arguments.qmsum, each), question_prompts(tokenizer, arguments.mmlu_pro, each))
+    for i, (name, ids) in enumerate(prompt for pair in zip(*sources, strict=True) for prompt in pair):
         started = time.monotonic()
-        message = [{"role": "user", "content": text}]
-        ids = tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)["input_ids"]
         line = results.of(name, ids)
         line |= {"tokens": len(ids) - 1, "channels": model.config.num_key_value_heads * model.config.head_dim}
         with_engine = ENGINE_VARIANTS if i < ENGINE_PROMPTS else ()
         if _measure(model, ids, wanted, with_engine, line, arguments.output / "kv" / f"{line['prompt']}.pt"):
             results.save()
             print(f"{name}: {len(ids)} tokens, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    for i, text in enumerate(meetings(arguments.qmsum)):
-        ids = tokenizer(text).input_ids[: LONG + QUERIES]
-        if len(ids) < LONG + QUERIES:
-            continue
-        errors = results.of(f"meeting {i}", ids).setdefault("errors", {})
+    for name, ids in long_texts(tokenizer, arguments.qmsum, MEETINGS, LONG + QUERIES):
+        line = results.of(name, ids)
+        errors = line.setdefault("errors", {})
         if missing := [variant for variant in wanted if variant.name not in errors]:
-            errors |= attention_errors(model, ids, missing)
+            case = text_case(model, ids, arguments.output / "kv" / f"{line['prompt']}.pt")
+            yardstick = Yardstick(model, case)
+            errors |= {variant.name: attention_errors(yardstick, case, variant) for variant in missing}
             results.save()
-            print(f"attention error, meeting {i}", file=sys.stderr, flush=True)
+            print(f"attention error, {name}", file=sys.stderr, flush=True)
     write_report(wanted, results.lines, arguments.docs)
 
 
@@ -67,10 +70,10 @@ def _measure(
     to_run = [variant for variant in wanted if variant.name in engine and variant.name not in runs]
     if not missing and not to_run:
         return False
-    case = prepare(model, ids, kv)
+    case = prompt_case(model, ids, kv)
     if missing:
-        bench = Bench(model, case)
-        rows |= {variant.name: bench.measure(variant) for variant in missing}
+        yardstick = Yardstick(model, case)
+        rows |= {variant.name: measure(yardstick, case, variant) for variant in missing}
     runs |= {variant.name: run_engine(model, case, variant, rows[variant.name]) for variant in to_run}
     return True
 

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 from formats import Variant
 
-Z = 1.96  # standard errors on either side: 95 % for a mean of this many prompts
+from lynx_ascend.evaluation.intervals import Mean
+
 ENGINE_VARIANTS = ("default", "chunk 16", "alg1")
 
 Lines = Mapping[str, Mapping[str, Any]]
-
-
-class Mean(NamedTuple):
-    """A mean and the half-width of its 95 % interval."""
-
-    value: float
-    half: float
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Mean:
-        values = list(values)
-        return cls(statistics.mean(values), Z * statistics.stdev(values) / len(values) ** 0.5)
-
-    def text(self, sign: str = "") -> str:
-        return f"{self.value:{sign}.1f} ± {self.half:.1f}"
 
 
 class Summary(NamedTuple):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,30 +12,51 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lynx_ascend.evaluation.kv import PromptKV, prefill
 
+# (layer, query [heads, queries, head_dim], key [heads, tokens, head_dim] of the cache) -> which tokens are attended to,
+# bool, broadcastable to [heads, queries, tokens]; None: all.
+Visible = Callable[[int, Tensor, Tensor], Tensor | None]
+
+
+@contextmanager
+def captured_queries(count: int, *, first: bool = False) -> Iterator[list[Tensor]]:
+    """Inside, the list grows by each layer's last (or first) `count` queries, [heads, queries, head_dim]."""
+    kept: list[Tensor] = []
+
+    def keep(attention: Any, module: Any, query: Tensor, *arguments: Any, **options: Any) -> Any:
+        kept.append((query[0, :, :count] if first else query[0, :, -count:]).clone())
+        return attention(module, query, *arguments, **options)
+
+    with _attention(keep):
+        yield kept
+
 
 def prefill_with_queries(model: Any, prompt_ids: Sequence[int], queries: int) -> tuple[PromptKV, list[Tensor]]:
     """The exact KV of all prompt tokens, and the last `queries` tokens' queries, [heads, queries, head_dim] a layer."""
-    kept: list[Tensor] = []
-    attention = ALL_ATTENTION_FUNCTIONS["sdpa"]
-
-    def keep(module: Any, query: Tensor, *arguments: Any, **options: Any) -> Any:
-        kept.append(query[0, :, -queries:].clone())
-        return attention(module, query, *arguments, **options)
-
-    ALL_ATTENTION_FUNCTIONS["sdpa"] = keep
-    try:
+    with captured_queries(queries) as kept:
         return prefill(model, prompt_ids), kept
-    finally:
-        ALL_ATTENTION_FUNCTIONS["sdpa"] = attention
+
+
+def attention_weights(query: Tensor, key: Tensor, visible: Tensor | None) -> Tensor:
+    """The softmax of one layer, fp32 [heads, queries, tokens].
+
+    Args:
+        query: [heads, queries, head_dim]. key: [kv_heads, tokens, head_dim], fp32.
+        visible: bool, broadcastable to the result; None: all tokens are attended to.
+    """
+    key = key.repeat_interleave(query.shape[0] // key.shape[0], 0)
+    scores = query @ key.transpose(1, 2) / query.shape[2] ** 0.5
+    return torch.softmax(scores if visible is None else scores.masked_fill(~visible, -torch.inf), -1)
 
 
 @torch.inference_mode()
-def attention_outputs(queries: Sequence[Tensor], kv: PromptKV) -> Tensor:
-    """What the queries read from all of `kv`, without a mask: fp32 [layers, heads, queries, head_dim]."""
+def attention_outputs(queries: Sequence[Tensor], kv: PromptKV, visible: Visible | None = None) -> Tensor:
+    """What the queries read from all of `kv`, without a causal mask: fp32 [layers, heads, queries, head_dim]."""
     out = []
-    for q, key, value in zip(queries, kv.keys, kv.values, strict=True):
-        k, v = (x.float().transpose(0, 1).repeat_interleave(q.shape[0] // x.shape[1], 0) for x in (key, value))
-        out.append(torch.softmax(q @ k.transpose(1, 2) / q.shape[2] ** 0.5, -1) @ v)
+    for layer, (q, key, value) in enumerate(zip(queries, kv.keys, kv.values, strict=True)):
+        k, v = (x.float().transpose(0, 1) for x in (key, value))
+        group = q.shape[0] // k.shape[0]
+        mask = None if visible is None else visible(layer, q, k.repeat_interleave(group, 0))
+        out.append(attention_weights(q, k, mask) @ v.repeat_interleave(group, 0))
     return torch.stack(out)
 
 
@@ -44,11 +66,42 @@ def relative_error(outputs: Tensor, exact: Tensor) -> float:
 
 
 @torch.inference_mode()
-def forced_logits(model: Any, kv: PromptKV, ids: Sequence[int]) -> Tensor:
+def forced_logits(model: Any, kv: PromptKV, ids: Sequence[int], visible: Visible | None = None) -> Tensor:
     """Logits after each of `ids`, [len(ids), vocabulary], computed in one pass on a cache of all of `kv`.
 
     As long as a greedy draft agrees with the given text, drafting token by token sees the same logits up to rounding.
+    `visible` applies to the cache's tokens; among themselves the ids are causal.
     """
-    cache = kv.cache(kv.keys[0].shape[0], dtype=model.dtype)
-    logits: Tensor = model(torch.tensor([list(ids)]), past_key_values=cache, use_cache=True).logits[0]
+    cache, past = kv.cache(kv.keys[0].shape[0], dtype=model.dtype), kv.keys[0].shape[0]
+    causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+
+    def masked(
+        attention: Any, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
+    ) -> Any:
+        assert visible is not None
+        cached = key[0, :, :past].repeat_interleave(query.shape[1] // key.shape[1], 0)
+        chosen = visible(module.layer_idx, query[0], cached)
+        if chosen is not None:
+            every = (query.shape[1], len(ids))
+            mask = torch.cat([chosen.expand(*every, past), causal.expand(*every, len(ids))], 2)[None]
+            options |= {"is_causal": False}
+        return attention(module, query, key, value, mask, **options)
+
+    with _attention(masked if visible else _unchanged):
+        logits: Tensor = model(torch.tensor([list(ids)]), past_key_values=cache, use_cache=True).logits[0]
     return logits
+
+
+def _unchanged(attention: Any, *arguments: Any, **options: Any) -> Any:
+    return attention(*arguments, **options)
+
+
+@contextmanager
+def _attention(function: Callable[..., Any]) -> Iterator[None]:
+    """Inside, `function` is called with the model's attention and its arguments in its place."""
+    attention = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = lambda *arguments, **options: function(attention, *arguments, **options)
+    try:
+        yield
+    finally:
+        ALL_ATTENTION_FUNCTIONS["sdpa"] = attention

@@ -55,3 +55,44 @@ def test_forced_logits_are_those_of_decoding(model: Any, dtype: torch.dtype) -> 
     other = forced_logits(model, kv, [IDS[-1], *[5] * 7])
     assert torch.allclose(other[0], logits[0], atol=1e-3)
     assert not torch.allclose(other[3], logits[3], atol=1e-1)
+
+
+def _hidden(layer: int, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Another set of tokens for every layer and head."""
+    heads, tokens = key.shape[:2]
+    return (torch.arange(tokens) * 7 + torch.arange(heads)[:, None] * 3 + layer) % 5 != 0
+
+
+def test_hidden_tokens_are_as_if_they_were_not_there(tiny_model: Any) -> None:
+    kv, queries = prefill_with_queries(tiny_model, IDS, 8)
+    outputs = attention_outputs(queries, kv, lambda *arguments: _hidden(*arguments)[:, None])
+    for layer, query in enumerate(queries):
+        for head in range(4):
+            seen = _hidden(layer, query, torch.empty(4, len(IDS), 1))[head]
+            key, value = (part[layer][seen, head // 2].float() for part in (kv.keys, kv.values))
+            weights = torch.softmax(query[head] @ key.T / query.shape[2] ** 0.5, -1)
+            assert torch.allclose(outputs[layer, head], weights @ value, atol=1e-6)
+
+
+def test_hidden_tokens_do_not_reach_the_logits(tiny_model: Any) -> None:
+    """The model gives the same logits whatever stands in them, and other ones than if they are seen."""
+    exact = prefill(tiny_model, IDS)
+
+    def shown(layer: int, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return _hidden(layer, query, key)[:, None]
+
+    def garbled(layer: int, part: torch.Tensor) -> torch.Tensor:
+        seen = _hidden(layer, part, torch.empty(4, len(IDS), 1))[[0, 2]]  # by KV head, as `pairs` shows them
+        return torch.where(seen.T[..., None], part, 50.0)
+
+    def pairs(layer: int, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return shown(layer, query, key)[[0, 0, 2, 2]]
+
+    parts = (tuple(garbled(i, part) for i, part in enumerate(half)) for half in (exact.keys, exact.values))
+    ids = [5, 6, 7]
+    hidden, other = (forced_logits(tiny_model, kv, ids, pairs) for kv in (exact, PromptKV(*parts)))
+    plain = forced_logits(tiny_model, exact, ids)
+    assert torch.allclose(hidden, other, atol=1e-5) and not torch.allclose(hidden, plain, atol=1e-5)
+    everything = forced_logits(tiny_model, exact, ids, lambda layer, query, key: torch.ones(1, 1, 1, dtype=torch.bool))
+    assert torch.allclose(everything, plain, atol=1e-5)
+    assert torch.equal(forced_logits(tiny_model, exact, ids, lambda *arguments: None), plain)

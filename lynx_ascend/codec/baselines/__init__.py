@@ -1,1 +1,5 @@
-"""Methods to compare with, one file each; all send everything as one stream."""
+"""Methods to compare with, one file each.
+
+`linear` and `raw` are also transfer methods and know nothing of the rest; the others are `Method`s, which are
+evaluated.
+"""

@@ -39,7 +39,7 @@ def encode(x: Tensor, limits: Range, bits: int, payload: Tensor) -> None:
     if limits.scale == 0.0:
         payload[_RANGE_BYTES:] = 0
         return
-    z = x.reshape(-1).float().mul_(0.5).sub_(0.5 * limits.low).div_(0.5 * limits.scale)
+    z = x.reshape(-1).float().mul(0.5).sub_(0.5 * limits.low).div_(0.5 * limits.scale)
     q = z.round_().clamp_(0, 2**bits - 1).to(torch.uint8)
     if bits == 4:
         q = torch.cat([q, q.new_zeros(q.numel() % 2)])

@@ -1,0 +1,76 @@
+"""The commands of `lynx-ascend eval`. With --json, one JSON object goes to stdout and all else to stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from lynx_ascend.evaluation.report import Table
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def _eval() -> None:
+    """Judges methods of KV transfer by what they do to a model."""
+
+
+@app.command()
+def fidelity(
+    text: Annotated[Path | None, typer.Option(help="A plain text: prompts are windows of it.")] = None,
+    qmsum: Annotated[Path | None, typer.Option(help="QMSum meetings, jsonl as published.")] = None,
+    mmlu_pro: Annotated[Path | None, typer.Option(help="MMLU-Pro questions, jsonl as published.")] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="In all; without a file, about made-up documents.")] = 20,
+    tokens: Annotated[int, typer.Option(min=16, help="Of a prompt from --text or a made-up document.")] = 1500,
+    long: Annotated[int, typer.Option(min=0, help="Long texts whose attention error is taken besides.")] = 3,
+    long_tokens: Annotated[int, typer.Option(min=16, help="Tokens of a long text.")] = 4096,
+    methods: Annotated[str | None, typer.Option(help="Comma-separated. Default: all.")] = None,
+    model: Annotated[Path | None, typer.Option(help="A Transformers directory. Default: SmolLM2-135M.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Of PyTorch.")] = 1,
+    report: Annotated[Path, typer.Option(help="Folder; a run that was stopped goes on there.")] = Path("out/fidelity"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Attention error, KL, accepted drafts and bytes of every method, on the same prompts."""
+    import torch
+
+    from lynx_ascend.evaluation.methods import choose
+    from lynx_ascend.evaluation.report import tables, write_report
+    from lynx_ascend.evaluation.run import FidelityOptions, run_fidelity
+
+    console = Console(stderr=as_json)
+    try:
+        chosen = choose(methods)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--methods") from None
+    torch.set_num_threads(threads)
+    options = FidelityOptions(
+        chosen, report, text, qmsum, mmlu_pro, prompts, tokens, long, long_tokens, model
+    )  # fmt: skip
+    try:
+        result = run_fidelity(options, console)
+    except (OSError, ValueError) as error:
+        console.print(f"eval: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    value = write_report(result, report)
+    _print(tables(result), console)
+    console.print(f"{report / 'fidelity.html'}, fidelity.json, fidelity.md", highlight=False, soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(value))
+
+
+def _print(tables: Sequence[Table], console: Console) -> None:
+    import rich.table
+
+    for caption, heads, rows in tables:
+        table = rich.table.Table(title=caption, title_justify="left")
+        for i, head in enumerate(heads):
+            table.add_column(head, justify="right" if i else "left", no_wrap=not i)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)

@@ -1,0 +1,225 @@
+"""A fidelity run as one self-contained HTML page, a JSON object and Markdown tables."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lynx_ascend.evaluation.intervals import Mean, Ratio
+from lynx_ascend.evaluation.methods import OURS
+from lynx_ascend.evaluation.run import FidelityResult
+from lynx_ascend.evaluation.summary import (
+    ANCHOR_BITS,
+    FULL_BITS,
+    PUBLISHED,
+    MethodSummary,
+    StreamSummary,
+    anchor_claim,
+    full_error_claim,
+    summarise,
+)
+
+Table = tuple[str, Sequence[str], list[list[str]]]  # caption, heads, cells
+
+_STYLE = """body { font: 15px/1.45 system-ui, sans-serif; max-width: 1250px; margin: 2em auto; padding: 0 1em }
+table { border-collapse: collapse; margin: 1em 0 2em } td, th { padding: .2em .6em; border-bottom: 1px solid #ddd }
+td { text-align: right; white-space: nowrap } td:first-child, th:first-child { text-align: left }
+th { text-align: right } img { max-width: 100% } pre { background: #f6f6f6; padding: 1em; overflow-x: auto }"""
+
+
+def to_json(result: FidelityResult) -> dict[str, Any]:
+    """The summary and the setting. Numbers that do not exist (an interval of one prompt) are null."""
+    value = {
+        "setting": dict(result.setting),
+        "cases": [{"name": case.name, "tokens": case.tokens, "long": case.long} for case in result.cases],
+        "methods": [
+            {**asdict(summary), "fingerprint": result.fingerprints[summary.name]} for summary in summarise(result)
+        ],
+        "claims": {
+            "full error": [verdict._asdict() for verdict in full_error_claim(result)],
+            "accepted drafts of the anchor": [verdict._asdict() for verdict in anchor_claim(result)],
+        },
+    }
+    plain: dict[str, Any] = _plain(value)
+    return plain
+
+
+def write_report(result: FidelityResult, folder: Path) -> dict[str, Any]:
+    """Writes fidelity.html, fidelity.json and fidelity.md into `folder`; returns the JSON object."""
+    folder.mkdir(parents=True, exist_ok=True)
+    value = to_json(result)
+    made = tables(result)
+    markdown = "\n\n".join(f"**{caption}**\n\n{_markdown(heads, rows)}" for caption, heads, rows in made)
+    (folder / "fidelity.json").write_text(json.dumps(value, indent=1), encoding="utf-8")
+    (folder / "fidelity.md").write_text(f"{markdown}\n", encoding="utf-8")
+    (folder / "fidelity.html").write_text(_page(result, made, value), encoding="utf-8")
+    return value
+
+
+def tables(result: FidelityResult) -> list[Table]:
+    """All tables, as text."""
+    summaries, found = summarise(result), []
+    if summaries:
+        found.append(_main_table(summaries))
+        found.append(_curve_table(summaries))
+    full, anchor = full_error_claim(result), anchor_claim(result)
+    if full:
+        heads = ["method", "bits", "its full error / ours", "95 %", "ours is"]
+        rows = [[v.method, f"{v.bits:.2f}", *_ratio(v.ratio), v.ours] for v in full if v.ratio]
+        found.append((f"Full error against every method of at most {FULL_BITS} bits", heads, rows))
+    if anchor:
+        heads = ["method", "bits", "accepted, less ours", "from any start, less ours", "ours is"]
+        rows = [[v.method, f"{v.bits:.2f}", *(mean.text("+") for mean in v.less), v.ours] for v in anchor if v.less]
+        found.append((f"Accepted drafts against every first stream of at most {ANCHOR_BITS} bits", heads, rows))
+    return found
+
+
+def _main_table(summaries: Sequence[MethodSummary]) -> Table:
+    heads = ["method", "bits", "error / 10^-3", "error, long / 10^-3", "published / 10^-3", "KL / 10^-3"]
+    heads += ["top-1 / %", "accepted", "from any start"]
+    rows = []
+    for summary in summaries:
+        streams = [("", summary.all)]
+        if summary.split:
+            streams = [(", first", summary.first), (", all", summary.all)]
+        for suffix, stream in streams:
+            known = PUBLISHED.get(summary.name) if stream is summary.all else None
+            rows.append([f"{summary.name}{suffix}{' *' if summary.dropping else ''}", *_cells(stream, known)])
+    return "Fidelity (* tokens are dropped or left unread)", heads, rows
+
+
+def _cells(stream: StreamSummary, published: float | None) -> list[str]:
+    return [
+        f"{stream.bits:.2f}",
+        _thousandths(stream.error),
+        _thousandths(stream.long_error) if stream.long_error else "",
+        f"{1000 * published:.3g}" if published else "",
+        _thousandths(stream.kl),
+        f"{100 * stream.top1.value:.1f} ± {100 * stream.top1.half:.1f}",
+        stream.accepted.text(),
+        stream.run.text(),
+    ]
+
+
+def _curve_table(summaries: Sequence[MethodSummary]) -> Table:
+    steps = (1, 2, 4, 8, 16, 32, 64)
+    rows = []
+    for summary in summaries:
+        chosen = [summary.first.curve[k - 1] for k in steps]
+        cells = [f"{mean.value:.2f} ± {mean.half:.2f}" if mean else "" for mean in chosen]
+        rows.append([summary.name, f"{summary.first.bits:.2f}", *cells])
+    heads = ["method", "bits of the first stream", *(f"k = {k}" for k in steps)]
+    return "P(accepted >= k) of drafts on the first stream, from any start", heads, rows
+
+
+def _thousandths(mean: Mean) -> str:
+    """Three digits, the interval to the same place."""
+    value = 1000 * mean.value
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{digits}f} ± {1000 * mean.half:.{digits}f}"
+
+
+def _ratio(ratio: Ratio) -> list[str]:
+    return [f"{ratio.value:.3g}", f"{ratio.low:.3g} .. {ratio.high:.3g}"]
+
+
+def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---", *["--:"] * (len(heads) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _page(result: FidelityResult, made: Sequence[Table], value: dict[str, Any]) -> str:
+    parts = []
+    for caption, heads, rows in made:
+        cells = "".join(_row("td", row) for row in rows)
+        parts.append(f"<h2>{html.escape(caption)}</h2>\n<table>{_row('th', heads)}{cells}</table>")
+    if summaries := summarise(result):
+        figures = (_error_figure, _accepted_figure, _layers_figure)
+        parts[1:1] = [f'<p><img src="data:image/png;base64,{_image(draw, summaries)}" alt=""></p>' for draw in figures]
+    sources = [[s.name, s.source, s.parameters] for s in summaries]
+    parts.append(f"<h2>Methods</h2>\n<table>{''.join(_row('td', row) for row in sources)}</table>")
+    setting = json.dumps({"setting": value["setting"], "cases": value["cases"]}, indent=1)
+    parts.append(f"<h2>Setting</h2>\n<pre>{html.escape(setting)}</pre>")
+    title = "Fidelity of KV transfer methods"
+    head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    body = "\n".join(parts)
+    return f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body><h1>{title}</h1>\n{body}\n</body></html>\n'
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>\n"
+
+
+def _image(draw: Callable[[Any, Sequence[MethodSummary]], None], summaries: Sequence[MethodSummary]) -> str:
+    from matplotlib.figure import Figure
+
+    figure, data = Figure(figsize=(12, 5)), io.BytesIO()
+    draw(figure, summaries)
+    figure.tight_layout()
+    figure.savefig(data, format="png", dpi=100)
+    return base64.b64encode(data.getvalue()).decode()
+
+
+def _error_figure(figure: Any, summaries: Sequence[MethodSummary]) -> None:
+    """Error against bits: after all streams, and after the first."""
+    for axes, name in zip(figure.subplots(1, 2), ("all", "first"), strict=True):
+        for summary in summaries:
+            stream: StreamSummary = getattr(summary, name)
+            if stream.error.value > 0:
+                _point(axes, summary, stream.bits, stream.error)
+        axes.set(xlabel=f"bits an element, {name} streams", ylabel="error of the attention outputs", yscale="log")
+
+
+def _accepted_figure(figure: Any, summaries: Sequence[MethodSummary]) -> None:
+    """Accepted drafts against bits, and P(accepted >= k)."""
+    left, right = figure.subplots(1, 2)
+    for i, summary in enumerate(summaries):
+        _point(left, summary, summary.first.bits, summary.first.run)
+        curve = [math.nan if mean is None else mean.value for mean in summary.first.curve]
+        right.plot(range(1, len(curve) + 1), curve, label=summary.name, **_line(summary, i))
+    left.set(xlabel="bits an element, first stream", ylabel="accepted drafts, from any start")
+    right.set(xlabel="k", ylabel="P(accepted >= k)", ylim=(0, 1.02))
+    right.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def _layers_figure(figure: Any, summaries: Sequence[MethodSummary]) -> None:
+    """Error by layer, after all streams."""
+    axes = figure.subplots()
+    for i, summary in enumerate(summaries):
+        if summary.all.error.value > 0:
+            axes.plot(summary.all.layers, label=summary.name, **_line(summary, i))
+    axes.set(xlabel="layer", ylabel="error of the attention outputs, all streams", yscale="log")
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def _line(summary: MethodSummary, index: int) -> dict[str, Any]:
+    if summary.name == OURS:
+        return {"linewidth": 2.5, "color": "black"}
+    return {"linewidth": 1, "color": f"C{index % 10}", "linestyle": ("-", "--", ":")[index // 10 % 3]}
+
+
+def _point(axes: Any, summary: MethodSummary, bits: float, mean: Mean) -> None:
+    marker = {"marker": "*", "markersize": 14} if summary.name == OURS else {"marker": "o"}
+    half = 0 if math.isnan(mean.half) else mean.half
+    axes.errorbar([bits], [mean.value], [min(half, mean.value * 0.99)], elinewidth=0.5, linestyle="none", **marker)
+    axes.annotate(summary.name, (bits, mean.value), textcoords="offset points", xytext=(4, 3), fontsize=7)
+
+
+def _plain(value: Any) -> Any:
+    """For JSON: named tuples as objects, NaN as null."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return _plain(value._asdict())
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,0 +1,157 @@
+"""`lynx-ascend eval fidelity`: every method on every case, with what is on disk reused."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from lynx_ascend.codec.baselines.method import Method
+from lynx_ascend.evaluation import texts
+from lynx_ascend.evaluation.cases import QUERIES, Case, prompt_case, text_case
+from lynx_ascend.evaluation.measure import VERSION, Row, Yardstick, measure
+from lynx_ascend.evaluation.methods import fingerprint
+from lynx_ascend.evaluation.model import MODEL_NAME, ensure_model
+from lynx_ascend.evaluation.store import CaseResults
+
+_PACKAGES = ("lynx-ascend", "torch", "transformers", "constriction", "numpy")
+
+
+@dataclass(frozen=True)
+class FidelityOptions:
+    """What is run.
+
+    Attributes:
+        methods: by name. text, qmsum, mmlu_pro: where prompts come from, in equal parts; none: made-up documents.
+        prompts: how many in all. tokens: of a prompt from a text or a made-up document.
+        long, long_tokens: how many texts of that many tokens have their attention error taken besides.
+        model: a Transformers directory; None: the package's. report: where cases and results are kept.
+    """
+
+    methods: Mapping[str, Method]
+    report: Path
+    text: Path | None = None
+    qmsum: Path | None = None
+    mmlu_pro: Path | None = None
+    prompts: int = 20
+    tokens: int = 1500
+    long: int = 3
+    long_tokens: int = 4096
+    model: Path | None = None
+
+
+@dataclass(frozen=True)
+class CaseRows:
+    """A measured case: tokens of its cache, and the rows by method. `long`: its text was given."""
+
+    name: str
+    tokens: int
+    long: bool
+    rows: Mapping[str, Row]
+
+
+@dataclass(frozen=True)
+class FidelityResult:
+    """All cases, and what was used to measure them."""
+
+    cases: list[CaseRows]
+    methods: Mapping[str, Method]
+    fingerprints: Mapping[str, str]
+    setting: Mapping[str, Any]
+
+
+def run_fidelity(options: FidelityOptions, console: Console) -> FidelityResult:
+    """Measures what is missing.
+
+    Raises:
+        ValueError, OSError: a file that cannot be read or is not in its format, a text that is too short, a model that
+            cannot be loaded, or no prompts at all.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if options.model is not None and not options.model.is_dir():
+        raise FileNotFoundError(f"model: {options.model} is no directory")
+    path = options.model or ensure_model()
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    wanted = [*((name, ids, False) for name, ids in _prompts(options, tokenizer)), *_long(options, tokenizer)]
+    if not wanted:
+        raise ValueError("prompts: none")
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    weights, prints = _weights_digest(path), {name: fingerprint(method) for name, method in options.methods.items()}
+    done = []
+    with _progress(console) as progress:
+        task = progress.add_task("", total=len(wanted) * len(options.methods))
+        for name, ids, long in wanted:
+            results = CaseResults(options.report / "cases", ids, weights, long=long)
+            rows = {}
+            for method, row in _rows(options, model, results, ids, long, prints):
+                progress.update(task, advance=1, description=f"{name}, {method}")
+                rows[method] = row
+            done.append(CaseRows(name, len(ids) - (QUERIES if long else 1), long, rows))
+    setting = {
+        "model": {"name": MODEL_NAME if options.model is None else path.name, "weights": weights},
+        "measurement": VERSION,
+        "compute": "fp32 on a bf16 cache",
+        "seeds": "texts: 0 and up, one a document; rotations: in the method's parameters; all else has no randomness",
+        "threads": torch.get_num_threads(),
+        "versions": {"python": platform.python_version()} | {p: importlib.metadata.version(p) for p in _PACKAGES},
+    }
+    return FidelityResult(done, options.methods, prints, setting)
+
+
+def _prompts(options: FidelityOptions, tokenizer: Any) -> Iterator[tuple[str, list[int]]]:
+    """From each source in equal parts, the first ones with what does not divide."""
+    sources = [source for source in ("text", "qmsum", "mmlu_pro") if getattr(options, source)] or ["own"]
+    for i, source in enumerate(sources):
+        n = options.prompts // len(sources) + (i < options.prompts % len(sources))
+        if source == "text":
+            assert options.text
+            yield from texts.text_prompts(tokenizer, options.text, n, options.tokens)
+        elif source == "qmsum":
+            assert options.qmsum
+            yield from texts.meeting_prompts(tokenizer, options.qmsum, n)
+        elif source == "mmlu_pro":
+            assert options.mmlu_pro
+            yield from texts.question_prompts(tokenizer, options.mmlu_pro, n)
+        else:
+            yield from texts.own_prompts(tokenizer, n, options.tokens)
+
+
+def _long(options: FidelityOptions, tokenizer: Any) -> Iterator[tuple[str, list[int], bool]]:
+    for name, ids in texts.long_texts(tokenizer, options.qmsum, options.long, options.long_tokens + QUERIES):
+        yield name, ids, True
+
+
+def _rows(
+    options: FidelityOptions, model: Any, results: CaseResults, ids: list[int], long: bool, prints: Mapping[str, str]
+) -> Iterator[tuple[str, Row]]:
+    case: Case | None = None
+    for name, method in options.methods.items():
+        row = results.get(name, prints[name])
+        if row is None:
+            if case is None:
+                case = (text_case if long else prompt_case)(model, ids, results.kv)
+                yardstick = Yardstick(model, case)
+            row = measure(yardstick, case, method)
+            results.put(name, prints[name], row)
+        yield name, row
+
+
+def _weights_digest(path: Path) -> str:
+    digest = xxhash.xxh3_64()
+    for file in sorted([*path.glob("*.safetensors"), path / "config.json", path / "tokenizer.json"]):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _progress(console: Console) -> Progress:
+    bar = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*bar, TextColumn("{task.description}"), console=console)

@@ -1,0 +1,115 @@
+"""What prompts are about: QMSum meetings, MMLU-Pro questions after solved ones, a plain text, or made-up documents."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lynx_ascend.evaluation.prompts import prompts
+
+WINDOWS = (1200, 1700, 2300)  # tokens of a meeting, in turn; each window of a meeting starts 1,500 tokens further on
+EXAMPLES = (1200, 2000)  # tokens of solved questions before the one that is asked, in turn
+TASK = "Summarise this text in ten full sentences."
+
+
+def meeting_prompts(tokenizer: Any, qmsum: Path, n: int) -> Iterator[tuple[str, list[int]]]:
+    """n (name, token ids), always the same ones: windows of the meetings, a query after each."""
+    held = _lines(qmsum, "meeting_transcripts")
+    for i in range(n):
+        yield f"qmsum-{i}", _chat(tokenizer, _meeting(tokenizer, held[i % len(held)], i // len(held)))
+
+
+def question_prompts(tokenizer: Any, mmlu_pro: Path, n: int) -> Iterator[tuple[str, list[int]]]:
+    """n (name, token ids), always the same ones: a question of each category in turn, after solved ones of it."""
+    questions = _lines(mmlu_pro, "question")
+    categories = sorted({question["category"] for question in questions})
+    rng = random.Random(0)
+    for i in range(n):
+        category = [question for question in questions if question["category"] == categories[i % len(categories)]]
+        rng.shuffle(category)
+        yield f"mmlu-{i}", _chat(tokenizer, _questions(tokenizer, category, EXAMPLES[i % len(EXAMPLES)]))
+
+
+def text_prompts(tokenizer: Any, path: Path, n: int, tokens: int) -> Iterator[tuple[str, list[int]]]:
+    """n (name, token ids): windows of about `tokens` tokens, evenly spread over a text, each with a task.
+
+    Raises:
+        ValueError: the text is shorter than a window.
+    """
+    ids = tokenizer(path.read_text(encoding="utf-8")).input_ids
+    if len(ids) < tokens:
+        raise ValueError(f"text: {path} has {len(ids)} tokens, {tokens} wanted")
+    for i in range(n):
+        first = (len(ids) - tokens) * i // max(n - 1, 1)
+        yield f"text-{i}", _chat(tokenizer, f"{tokenizer.decode(ids[first : first + tokens])}\n\n{TASK}")
+
+
+def own_prompts(tokenizer: Any, n: int, tokens: int) -> Iterator[tuple[str, list[int]]]:
+    """n (name, token ids) of exactly `tokens` tokens about documents that a seeded generator makes."""
+    for i, ids in enumerate(prompts(tokenizer, n, [tokens] * n)):
+        yield f"own-{i}", ids
+
+
+def long_texts(tokenizer: Any, qmsum: Path | None, n: int, tokens: int) -> Iterator[tuple[str, list[int]]]:
+    """The first `tokens` token ids of up to n meetings that have as many; without QMSum, of n made-up documents."""
+    if qmsum is None:
+        for i, ids in enumerate(prompts(tokenizer, n, [tokens] * n)):
+            yield f"own, {i}", ids
+        return
+    found = 0
+    for i, meeting in enumerate(_lines(qmsum, "meeting_transcripts")):
+        ids = tokenizer(_turns(meeting)).input_ids[:tokens]
+        if len(ids) == tokens and found < n:
+            found += 1
+            yield f"meeting {i}", ids
+
+
+def _chat(tokenizer: Any, text: str) -> list[int]:
+    message = [{"role": "user", "content": text}]
+    ids: list[int] = tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)["input_ids"]
+    return ids
+
+
+def _turns(meeting: dict[str, Any]) -> str:
+    return "\n".join(f"{turn['speaker']}: {turn['content']}" for turn in meeting["meeting_transcripts"])
+
+
+def _meeting(tokenizer: Any, meeting: dict[str, Any], window: int) -> str:
+    ids, wanted = tokenizer(_turns(meeting)).input_ids, WINDOWS[window % len(WINDOWS)]
+    first = min(1500 * window, max(0, len(ids) - wanted))
+    kinds = ("general_query_list", "specific_query_list")
+    queries = meeting[kinds[window % 2]] or meeting["specific_query_list"]
+    return f"{tokenizer.decode(ids[first : first + wanted])}\n\nQuestion: {queries[window % len(queries)]['query']}"
+
+
+def _questions(tokenizer: Any, category: list[dict[str, Any]], wanted: int) -> str:
+    solved = ""
+    for question in category[1:]:
+        solved += f"{_question(question)}\nAnswer: ({question['answer']})\n\n"
+        if len(tokenizer(solved).input_ids) > wanted:
+            break
+    return f"{solved}{_question(category[0])}\nThink step by step, then answer."
+
+
+def _question(question: dict[str, Any]) -> str:
+    options = (f"({chr(ord('A') + i)}) {option}" for i, option in enumerate(question["options"]))
+    return "\n".join([question["question"], *options])
+
+
+def _lines(path: Path, field: str) -> list[dict[str, Any]]:
+    """The objects of a jsonl file. Raises ValueError, naming the line, unless each has `field`."""
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not JSON ({error})") from None
+        if not isinstance(value, dict) or field not in value:
+            raise ValueError(f"{path}, line {number}: no {field!r}")
+        found.append(value)
+    if not found:
+        raise ValueError(f"{path}: empty")
+    return found
