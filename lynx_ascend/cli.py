@@ -1,4 +1,4 @@
-"""The command line: `lynx-ascend demo | bench`. With --json, one JSON object goes to stdout and all else to stderr."""
+"""The command line, `lynx-ascend COMMAND`. With --json, one JSON object goes to stdout and all else to stderr."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ import typer
 from rich.console import Console
 
 from lynx_ascend.bench.app import app as bench
+from lynx_ascend.evaluation.app import app as evaluation
+from lynx_ascend.simulation.app import app as simulation
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(bench, name="bench")
+app.add_typer(evaluation, name="eval")
+app.add_typer(simulation, name="simulate")
 
 
 @app.callback()

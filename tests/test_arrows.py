@@ -8,7 +8,7 @@ from pathlib import Path
 import lynx_ascend
 
 ROOT = Path(lynx_ascend.__file__).parent
-FACE = {"api", "paged", "methods"}  # the public face over codec and frame
+FACE = {"api", "buffers", "paged", "methods"}  # the public face over codec and frame
 ALLOWED = {
     "codec": {"codec", "_C"},
     "frame": {"frame", "codec.config"},
@@ -17,9 +17,10 @@ ALLOWED = {
     "speculation": {"speculation"},
     "serving": {"serving", "speculation", "transport", "face", "frame", "codec"},
     "evaluation": {"evaluation", "face", "codec", "speculation"},
+    "simulation": {"simulation", "speculation", "face", "codec.config"},
     "demo": {"demo", "evaluation"},
     "bench": {"bench", "codec", "_C", "_twin"},
-    "cli": {"cli", "demo", "bench", "face"},
+    "cli": {"cli", "demo", "bench", "evaluation", "simulation", "face"},
 }
 HEAVY = {"vllm": "serving", "transformers": "evaluation"}
 IMPURE = {"time", "asyncio", "socket", "threading", "random", "os", "torch"}

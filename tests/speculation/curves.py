@@ -5,18 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from lynx_ascend.speculation.window import MAX_DRAFTS
-
-
-def published() -> tuple[float, ...]:
-    """The paper's: all of the first 10 drafts hold in 88 %, of the first 20 in 70 %; as steep beyond as between."""
-    fall = (0.70 / 0.88) ** 0.1
-    return tuple(0.88 ** (i / 10) if i <= 10 else 0.88 * fall ** (i - 10) for i in range(1, MAX_DRAFTS + 1))
-
-
-def geometric(acceptance: float) -> tuple[float, ...]:
-    """Each draft holds with the same probability."""
-    return tuple(acceptance**i for i in range(1, MAX_DRAFTS + 1))
+from lynx_ascend.simulation.acceptance import geometric, published
 
 
 def mixed() -> tuple[float, ...]:
