@@ -66,9 +66,12 @@ class CodecBenchOptions:
         """codecs, isas: None is all. threads: the largest count; the powers of two below it are measured too.
 
         Raises:
-            ValueError: a codec or an instruction set that does not exist or is not supported here, naming it; a time
-                that never ends.
+            ValueError: a codec or an instruction set that does not exist or is not supported here, naming it; more
+                threads than two a core; a time that never ends.
         """
+        cores = len(os.sched_getaffinity(0))
+        if threads > 2 * cores:
+            raise ValueError(f"--threads: {threads} is more than twice the {cores} cores this process may use")
         if not math.isfinite(seconds):
             raise ValueError(f"--seconds: {seconds} is not finite")
         doubling = {1 << bit for bit in range(threads.bit_length())} | {threads}

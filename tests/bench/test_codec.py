@@ -111,6 +111,12 @@ def test_an_interrupt_leaves_no_process(ending: signal.Signals) -> None:
     assert out == "" and process.returncode == 128 + ending
 
 
+def test_more_threads_than_cores_can_run_are_refused() -> None:
+    done = bench("--threads", "100000")
+    assert done.returncode == 2
+    assert "--threads: 100000 is more than twice" in done.stderr
+
+
 @pytest.fixture
 def encoded() -> KernelWorks:
     """Four pages, of which 0, 2 and 3 are compared with the reference."""
