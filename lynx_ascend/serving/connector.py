@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
-    KVConnectorRole,
-    KVConnectorTransferResults,
-)
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
 
 from lynx_ascend.paged import streams
+from lynx_ascend.serving import compat
 from lynx_ascend.serving.checks import check_config
 from lynx_ascend.serving.consumer import Consumer
 from lynx_ascend.serving.layout import layer_views
@@ -58,11 +55,8 @@ class LynxConnector(KVConnectorBase_V1):
     # Worker half.
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-        install(GPUModelRunner)
-        context = self._vllm_config.compilation_config.static_forward_context
-        isa = next((layer.isa for layer in context.values() if hasattr(layer, "isa")), None)
+        install(compat.model_runner())
+        isa = compat.attention_isa(self._vllm_config, self._cache_config.kv_cache_groups[0].kv_cache_spec)
         layers = layer_views(kv_caches, self._cache_config, isa)
         transfer = self._vllm_config.kv_transfer_config
         if transfer.is_kv_producer:
@@ -105,10 +99,12 @@ class LynxConnector(KVConnectorBase_V1):
     def wait_for_save(self) -> None:
         return
 
-    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        finished, failed = self._consumer.results() if self._consumer else (set(), set())
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
         sent = self._producer.finished() if self._producer else set()
-        return KVConnectorTransferResults(finished_sending=sent, finished_recving=finished, failed_recving=failed)
+        return sent, self._consumer.finished() if self._consumer else set()
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return self._consumer.failed_blocks() if self._consumer else set()
 
     def build_connector_worker_meta(self) -> LynxWorkerMetadata | None:
         return self._consumer.report() if self._consumer else None

@@ -6,12 +6,10 @@ import logging
 import time
 from dataclasses import dataclass, field
 
-import torch
-
 from lynx_ascend.codec.config import CodecConfig, Stream
 from lynx_ascend.frame import Frame, FrameError, FrameHeader, parse
 from lynx_ascend.paged import PagedKV, check_frame, frame_header, num_pages, streams, wire_bytes, write_page
-from lynx_ascend.serving.layout import LayerKV
+from lynx_ascend.serving.layout import BlockTable, LayerKV
 from lynx_ascend.serving.metadata import LynxWorkerMetadata, PullOrder
 from lynx_ascend.serving.options import LynxOptions
 from lynx_ascend.serving.trace import Trace
@@ -32,7 +30,7 @@ class _Job:
 
     order: PullOrder
     deadline: float
-    block_ids: torch.Tensor
+    blocks: BlockTable
     frames: dict[Stream, dict[PageKey, Frame | None]] = field(default_factory=dict)  # None: in the blocks already
     ended: set[Stream] = field(default_factory=set)
     reported: bool = False  # the scheduler has been told that the load is over, well or badly
@@ -49,7 +47,9 @@ class Consumer:
     """Pulls, staging and decoding. All methods are called by the engine's thread; only the client has others.
 
     That is what keeps the cache safe: nothing asynchronous writes a block, so a request's blocks may be freed the
-    moment the scheduler says so.
+    moment the scheduler says so. On a device "the engine's thread" means its current stream, the one that the forward
+    pass is queued on: a decoding is queued between two passes, after those that may still write a freed block, before
+    those that read it.
 
     Args:
         layers: the KV cache, [blocks, block_size, heads, head_dim] views.
@@ -66,11 +66,12 @@ class Consumer:
         self._config = CodecConfig()
         self._report = LynxWorkerMetadata()
         self._finished: set[str] = set()
-        self._failed: set[str] = set()
+        self._failed_blocks: set[int] = set()
 
     def pull(self, order: PullOrder) -> None:
         """Start fetching a prompt."""
-        job = _Job(order, time.monotonic() + self._options.deadline, torch.tensor(order.block_ids, dtype=torch.int64))
+        blocks = BlockTable(order.block_ids, self._layers[0].key.device)
+        job = _Job(order, time.monotonic() + self._options.deadline, blocks)
         rivals = [j for j in self._jobs.values() if j.order.source.remote_request_id == order.source.remote_request_id]
         self._jobs[order.request_id] = job
         self._generations[order.source.remote_request_id, order.generation] = order.request_id
@@ -120,11 +121,15 @@ class Consumer:
             if now > job.deadline and not job.complete:
                 self._fail(job, f"not complete after the deadline of {self._options.deadline:g} s")
 
-    def results(self) -> tuple[set[str], set[str]]:
-        """(finished, failed) loads since the last call; a failed one is in both."""
-        results = self._finished, self._failed
-        self._finished, self._failed = set(), set()
-        return results
+    def finished(self) -> set[str]:
+        """Requests whose loads are over since the last call, well or badly."""
+        finished, self._finished = self._finished, set()
+        return finished
+
+    def failed_blocks(self) -> set[int]:
+        """Blocks whose loads failed since the last call; the requests are among those of `finished`."""
+        blocks, self._failed_blocks = self._failed_blocks, set()
+        return blocks
 
     def report(self) -> LynxWorkerMetadata | None:
         """Residuals that became ready and transfers that failed since the last call."""
@@ -225,7 +230,7 @@ class Consumer:
 
     def _target(self, job: _Job, key: PageKey) -> PagedKV:
         layer, is_value, _ = key
-        return self._layers[layer].paged(is_value, job.block_ids)
+        return self._layers[layer].paged(is_value, job.blocks)
 
     # The end of a job.
 
@@ -240,7 +245,7 @@ class Consumer:
         logger.error("request %s: KV transfer from %s failed: %s", request_id, where, reason)
         self._report.failures[request_id] = reason
         if not job.reported:
-            self._failed.add(request_id)
+            self._failed_blocks.update(job.order.block_ids[job.order.first // self._layers[0].key.shape[1] :])
             self._finish(job)
         self._forget(job)
 

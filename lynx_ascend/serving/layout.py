@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from lynx_ascend.codec.ops import block_table
 from lynx_ascend.paged import PagedKV
 
 
@@ -15,18 +16,30 @@ class LayoutError(RuntimeError):
     """A KV cache whose memory layout is not known; the message names the layer and what was found."""
 
 
+class BlockTable:
+    """The blocks of one request, the same in every layer.
+
+    Attributes:
+        ids: int64 [n] on the CPU. table: what the codec's ops take, on the caches' device.
+    """
+
+    def __init__(self, block_ids: Sequence[int], device: torch.device) -> None:
+        self.ids = torch.tensor(block_ids, dtype=torch.int64)
+        self.table = block_table(self.ids, device)
+
+
 @dataclass(frozen=True)
 class LayerKV:
-    """One layer's cache. Tensors: [blocks, block_size, heads, head_dim], any strides."""
+    """One layer's cache. Tensors: [blocks, block_size, heads, head_dim], any strides, on the CPU or an NPU."""
 
     index: int
     name: str
     key: torch.Tensor
     value: torch.Tensor
 
-    def paged(self, is_value: bool, block_ids: torch.Tensor) -> PagedKV:
-        """K or V of one request, seen through its block table (int64)."""
-        return PagedKV(self.value if is_value else self.key, block_ids)
+    def paged(self, is_value: bool, blocks: BlockTable) -> PagedKV:
+        """K or V of one request."""
+        return PagedKV(self.value if is_value else self.key, blocks.ids, blocks.table)
 
 
 def layer_views(kv_caches: Mapping[str, Any], kv_cache_config: Any, isa: str | None) -> list[LayerKV]:

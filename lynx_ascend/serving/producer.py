@@ -6,15 +6,15 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
-
-import torch
+from dataclasses import dataclass
+from typing import Any
 
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.paged import METHODS, PageEncoder, streams
-from lynx_ascend.serving.layout import LayerKV
+from lynx_ascend.serving.layout import BlockTable, LayerKV
 from lynx_ascend.serving.metadata import SendOrder
 from lynx_ascend.serving.options import LynxOptions
+from lynx_ascend.serving.side_stream import SideStream
 from lynx_ascend.serving.trace import Trace
 from lynx_ascend.transport.events import StreamStats
 from lynx_ascend.transport.messages import Args
@@ -35,11 +35,8 @@ class PullError(RuntimeError):
 class _Held:
     order: SendOrder
     expires: float
+    computed: Any  # SideStream.mark: behind the forward passes of the prompt
     readers: int = 0  # pulls that encode it: several, where as many decode instances ask
-    block_ids: torch.Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.block_ids = torch.tensor(self.order.block_ids, dtype=torch.int64)
 
 
 class Producer:
@@ -53,6 +50,7 @@ class Producer:
 
     def __init__(self, layers: list[LayerKV], options: LynxOptions, engine_id: str, trace: Trace) -> None:
         self._layers = layers
+        self._stream = SideStream(layers[0].key.device)
         self._lease = options.lease
         self._trace = trace
         self._held: dict[str, _Held] = {}
@@ -66,8 +64,9 @@ class Producer:
 
     def hold(self, order: SendOrder) -> None:
         """Keep a prompt's blocks until they are encoded for a peer, or the lease is over."""
+        computed = self._stream.mark()
         with self._changed:
-            self._held[order.request_id] = _Held(order, time.monotonic() + self._lease)
+            self._held[order.request_id] = _Held(order, time.monotonic() + self._lease, computed)
             self._changed.notify_all()
 
     def finished(self) -> set[str]:
@@ -93,7 +92,8 @@ class Producer:
         if held is None:
             return
         try:
-            self._encode(held, generation, args, sink)
+            with self._stream.after(held.computed):
+                self._encode(held, generation, args, sink)
         finally:
             # The frames are copies: the blocks can go, whether or not the peer takes them all.
             with self._changed:
@@ -127,10 +127,11 @@ class Producer:
 
     def _encode(self, held: _Held, generation: int, args: Args, sink: Sink) -> None:
         method, tokens = self._read_args(held, args, sink)
+        blocks = BlockTable(held.order.block_ids, self._layers[0].key.device)
         encoders = [
             PageEncoder(
                 method,
-                layer.paged(is_value, held.block_ids),
+                layer.paged(is_value, blocks),
                 tokens,
                 layer=layer.index,
                 is_value=is_value,

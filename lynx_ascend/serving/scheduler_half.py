@@ -34,7 +34,6 @@ class RemoteRequest:
     drafts: bool  # may draft: the load is reported with the anchor
     residual_ready: bool = False
     failure: str | None = None
-    row_stale: bool = False  # the worker's row holds drafts as output: rebuild it
 
     @property
     def live(self) -> bool:
@@ -102,8 +101,8 @@ class SchedulerHalf:
     def tokens_to_load(self, request: Any, computed: int) -> int:
         """Tokens beyond the first `computed` that come from the prefill instance."""
         remote = self.remotes.get(request.request_id)
-        if remote is None or remote.decoder.state is not State.WAITING:
-            return 0
+        if remote is None or remote.decoder.state is not State.WAITING or request.skip_reading_prefix_cache:
+            return 0  # the last one: prompt_logprobs, for one, needs the prompt computed here
         return max(request.num_prompt_tokens - computed, 0)
 
     def on_allocated(self, request: Any, block_ids: list[int], external: int) -> None:
@@ -112,7 +111,7 @@ class SchedulerHalf:
         if remote is None:
             return
         if external == 0:
-            if remote.decoder.state is State.WAITING:  # skip_reading_prefix_cache: prompt_logprobs, for one, sets it
+            if remote.decoder.state is State.WAITING:
                 self.give_up(remote, "the engine must compute the prompt itself")
             return
         order = PullOrder(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
+from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.utils import check_stop
@@ -11,15 +14,13 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import RequestStatus
 
 from lynx_ascend.serving.scheduler_half import RemoteRequest, SchedulerHalf
-from lynx_ascend.speculation.actions import Park, Verify
+from lynx_ascend.speculation.actions import Verify
 from lynx_ascend.speculation.decoder import State
 
 if TYPE_CHECKING:
     _Scheduler = Any
 else:
     _Scheduler = object
-
-NEVER = 1 << 60  # a step number that is not reached: the request is parked
 
 
 @functools.cache
@@ -35,7 +36,8 @@ class LynxSchedulerMixin(_Scheduler):
 
     While a request drafts it is in the ordinary batch; `_update_request_with_output` keeps its tokens from the client.
     Verification clears them, hands them to the next step as `spec_token_ids` and lets vLLM's own rejection sampler and
-    stop rules have the last word.
+    stop rules have the last word. With asynchronous scheduling the next step is scheduled before the last one's output
+    is back, so a request is held until nothing of it is in flight before its tokens are changed behind the worker.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -43,24 +45,34 @@ class LynxSchedulerMixin(_Scheduler):
         half = getattr(self.connector, "scheduler_half", None)
         self._lynx: SchedulerHalf | None = half if isinstance(half, SchedulerHalf) else None
         self._lynx_ended: list[Any] = []  # refused requests whose clients are still to be told
+        self._lynx_in_flight: Counter[str] = Counter()  # steps of a remote request whose output is not back
+        self._lynx_void: Counter[str] = Counter()  # those of them that a preemption made void
+        self._lynx_stale_rows: set[str] = set()  # requests whose tokens were changed behind the worker
         if self._lynx is not None:
             self._keep_out_of_prefix_cache(self._lynx.private)
 
     def _keep_out_of_prefix_cache(self, private: set[str]) -> None:
-        """Blocks of a reconstructed prompt must not be found by their hash: other requests would decode on them."""
-        coordinator = self.kv_cache_manager.coordinator
-        cache_blocks = coordinator.cache_blocks
+        """A reconstructed prompt is not what its hashes say: it must neither be found by them nor find others' blocks.
 
-        def filtered(request: Any, *args: Any, **kwargs: Any) -> Any:
+        Other requests would decode on it, and a locally cached prefix is exact where the transferred one is not: a hit
+        would change the 8-bit cache.
+        """
+        manager = self.kv_cache_manager
+        cache_blocks, get_computed_blocks = manager.coordinator.cache_blocks, manager.get_computed_blocks
+
+        def cache_public_blocks(request: Any, *args: Any, **kwargs: Any) -> Any:
             return None if request.request_id in private else cache_blocks(request, *args, **kwargs)
 
-        coordinator.cache_blocks = filtered
+        def get_public_blocks(request: Any) -> Any:
+            if request.request_id not in private:
+                return get_computed_blocks(request)
+            skip, request.skip_reading_prefix_cache = request.skip_reading_prefix_cache, True
+            try:
+                return get_computed_blocks(request)
+            finally:
+                request.skip_reading_prefix_cache = skip
 
-    def _get_local_prefix_cache_hit(self, request: Any) -> Any:
-        # A locally cached prefix is exact where the transferred one is not: a hit would change the 8-bit cache.
-        if self._lynx is not None and request.request_id in self._lynx.private:
-            return self.kv_cache_manager.empty_kv_cache_blocks, 0, 0, False
-        return super()._get_local_prefix_cache_hit(request)
+        manager.coordinator.cache_blocks, manager.get_computed_blocks = cache_public_blocks, get_public_blocks
 
     # Loading.
 
@@ -95,20 +107,46 @@ class LynxSchedulerMixin(_Scheduler):
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         if self._lynx is None:
             return super().schedule(*args, **kwargs)
-        for remote in list(self._lynx.remotes.values()):
-            request = self.requests.get(remote.request_id)
-            if request is None or request.status != RequestStatus.RUNNING or request.num_output_placeholders:
+        for remote, request in self._running_remotes():
+            if self._lynx_in_flight[remote.request_id]:
                 continue
             if remote.failure is not None:
                 self._recompute_or_fail(remote, request)
             elif remote.residual_ready and remote.decoder.state in (State.DRAFTING, State.PARKED):
                 self._begin_verify(remote, request)
         if self._lynx.refused:
-            self._lynx_ended += self.finish_requests(list(self._lynx.refused), RequestStatus.FINISHED_ERROR)
+            self._lynx_ended += [self.requests[key] for key in self._lynx.refused if key in self.requests]
+            self.finish_requests(list(self._lynx.refused), RequestStatus.FINISHED_ERROR)
             self._lynx.refused.clear()
-        output = super().schedule(*args, **kwargs)
+        with self._held():
+            output = super().schedule(*args, **kwargs)
+        self._lynx_in_flight.update(self._lynx.remotes.keys() & output.num_scheduled_tokens.keys())
         self._rebuild_rows(output)
         return output
+
+    def _running_remotes(self) -> list[tuple[RemoteRequest, Any]]:
+        assert self._lynx is not None
+        pairs = [(remote, self.requests.get(remote.request_id)) for remote in self._lynx.remotes.values()]
+        return [(remote, r) for remote, r in pairs if r is not None and r.status == RequestStatus.RUNNING]
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """Keeps schedule() away from the requests that are parked, on their way there, or being verified.
+
+        They look as if nothing of them were left to compute: every scheduler passes over such a request.
+        """
+        held = []
+        for remote, request in self._running_remotes():
+            in_flight, state = self._lynx_in_flight[remote.request_id], remote.decoder.state
+            stopping = state is State.DRAFTING and (remote.residual_ready or remote.failure is not None)
+            if state is State.PARKED or stopping or (state is State.VERIFYING and in_flight):
+                held.append((request, request.num_computed_tokens))
+                everything = request.num_tokens_with_spec + request.num_output_placeholders
+                request.num_computed_tokens = min(everything, self.max_model_len - 1)
+        yield
+        for request, computed in held:
+            if request.status == RequestStatus.RUNNING:  # not preempted meanwhile
+                request.num_computed_tokens = computed
 
     def _begin_verify(self, remote: RemoteRequest, request: Any) -> None:
         """Back to the last prompt token, with the drafts as speculative tokens.
@@ -120,29 +158,27 @@ class LynxSchedulerMixin(_Scheduler):
         self._drop_output(request)
         request.num_computed_tokens = request.num_prompt_tokens - 1
         request.spec_token_ids = list(verify.drafts)
-        request.next_decode_eligible_step = 0
-        remote.row_stale = bool(verify.drafts)
+        if verify.drafts:  # else the request may be a new one, which has no row
+            self._lynx_stale_rows.add(remote.request_id)
         assert self._lynx is not None
         self._lynx.trace("verify_start", remote.request_id, drafted=len(verify.drafts))
 
     def _rebuild_rows(self, output: Any) -> None:
-        """The worker's row of the request holds the drafts as output: have it built again, as after a preemption."""
-        assert self._lynx is not None
+        """Has the worker build a request's row again, as after a preemption, where its tokens have changed."""
         cached = output.scheduled_cached_reqs
-        for remote in self._lynx.remotes.values():
-            if remote.row_stale and remote.request_id in output.num_scheduled_tokens:
-                index = cached.req_ids.index(remote.request_id)
-                cached.resumed_req_ids.add(remote.request_id)
-                cached.new_block_ids[index] = self.kv_cache_manager.get_block_ids(remote.request_id)
-                cached.all_token_ids[remote.request_id] = self.requests[remote.request_id].all_token_ids.copy()
-                remote.row_stale = False
+        for request_id in self._lynx_stale_rows & output.num_scheduled_tokens.keys():
+            index = cached.req_ids.index(request_id)
+            cached.resumed_req_ids.add(request_id)
+            cached.new_block_ids[index] = self.kv_cache_manager.get_block_ids(request_id)
+            cached.all_token_ids[request_id] = self.requests[request_id].all_token_ids.copy()
+            self._lynx_stale_rows.remove(request_id)
 
     def _drop_output(self, request: Any) -> None:
         """Takes the drafts out of the request again: tokens, and the hashes of blocks they filled."""
         prompt = request.num_prompt_tokens
         request._output_token_ids.clear()
         del request._all_token_ids[prompt:]
-        del request.block_hashes[prompt // self.hash_block_size :]
+        del request.block_hashes[prompt // self.kv_cache_manager.block_pool.hash_block_size :]
 
     # Output.
 
@@ -158,28 +194,41 @@ class LynxSchedulerMixin(_Scheduler):
         remote = self._lynx.remotes.get(request.request_id) if self._lynx else None
         if remote is None:
             return super()._update_request_with_output(request, new_token_ids, *args, **kwargs)
+        assert self._lynx is not None
         if remote.decoder.state is State.VERIFYING:
             tokens, stopped = super()._update_request_with_output(request, new_token_ids, *args, **kwargs)
-            assert self._lynx is not None
             drafted = len(remote.decoder.drafts)
             remote.decoder.on_verified(tokens)
             self._lynx.trace("verified", request.request_id, drafted=drafted, accepted=remote.decoder.accepted)
             self._lynx.complete(remote)
+            # With asynchronous scheduling the worker does not know yet how many tokens were accepted.
+            self._lynx_stale_rows.add(request.request_id)
             return tokens, stopped
-        assert self._lynx is not None
+        if request.num_output_placeholders:  # asynchronous scheduling
+            request.num_output_placeholders -= len(new_token_ids)
         for token in new_token_ids:
+            if remote.decoder.state is State.PARKED:  # was in flight when the draft became complete
+                break
             request.append_output_token_ids(token)
             self._lynx.trace("draft", request.request_id)
             stop = check_stop(request, self.max_model_len)
             if stop:  # a draft never ends a request; the same rule decides again over the verified tokens
                 request.status, request.stop_reason = RequestStatus.RUNNING, None
-            for action in remote.decoder.on_draft_token(token, stop=stop):
-                if isinstance(action, Park):
-                    request.next_decode_eligible_step = NEVER
+            remote.decoder.on_draft_token(token, stop=stop)
         return [], False
 
-    def update_from_output(self, *args: Any, **kwargs: Any) -> dict[int, EngineCoreOutputs]:
-        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(*args, **kwargs)
+    def update_from_output(
+        self, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
+    ) -> dict[int, EngineCoreOutputs]:
+        for request_id in self._lynx_in_flight.keys() & scheduler_output.num_scheduled_tokens.keys():
+            _take_one(self._lynx_in_flight, request_id)
+            if request_id in self._lynx_void:
+                _take_one(self._lynx_void, request_id)
+                if model_runner_output.sampled_token_ids:
+                    model_runner_output.sampled_token_ids[model_runner_output.req_id_to_index[request_id]] = []
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(
+            scheduler_output, model_runner_output, *args, **kwargs
+        )
         for request in self._lynx_ended:
             ended = EngineCoreOutput(
                 request_id=request.request_id,
@@ -190,6 +239,7 @@ class LynxSchedulerMixin(_Scheduler):
             )
             outputs.setdefault(request.client_index, EngineCoreOutputs()).outputs.append(ended)
         self._lynx_ended.clear()
+        self._lynx_stale_rows &= self.requests.keys()
         return outputs
 
     # Failure.
@@ -207,9 +257,23 @@ class LynxSchedulerMixin(_Scheduler):
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
         """A preempted request loses its blocks and so the transfer: drafts are dropped, the prompt is recomputed."""
         remote = self._lynx.remotes.get(request.request_id) if self._lynx else None
-        if remote is not None:
-            assert self._lynx is not None
-            self._drop_output(request)
-            request.next_decode_eligible_step = 0
-            self._lynx.give_up(remote, remote.failure or "preempted")
+        if remote is None:
+            super()._preempt_request(request, *args, **kwargs)
+            return
+        assert self._lynx is not None
+        self._drop_output(request)
+        self._lynx.give_up(remote, remote.failure or "preempted")
         super()._preempt_request(request, *args, **kwargs)
+        # What is still in flight was computed on the approximate cache, whatever vLLM does with other requests' output.
+        request.num_output_placeholders = 0
+        if self._lynx_in_flight[request.request_id]:
+            self._lynx_void[request.request_id] = self._lynx_in_flight[request.request_id]
+        self._lynx_stale_rows.discard(request.request_id)
+        # It may be resumed by this very schedule(): the worker must take its row for a new one all the same.
+        self.prev_step_scheduled_req_ids.discard(request.request_id)
+
+
+def _take_one(counts: Counter[str], key: str) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]

@@ -1,18 +1,25 @@
-"""A real vLLM engine in this process, in both roles: it prefills, serves its KV on a socket, and pulls from itself."""
+"""A real vLLM engine in this process, in both roles: it prefills, serves its KV on a socket, and pulls from itself.
+
+With LYNX_TEST_ASYNC=1 in the environment it schedules asynchronously: all tests that use it hold in both modes.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from lynx_ascend.serving.consumer import Consumer
 from lynx_ascend.serving.producer import Producer
 from lynx_ascend.serving.scheduler_half import SchedulerHalf
+from tests.serving.force_async import force_async
 
+ASYNC = os.environ.get("LYNX_TEST_ASYNC") == "1"
 DEADLINE_S = 120.0
 
 
@@ -31,6 +38,8 @@ class Engine:
     """Steps a vLLM engine by hand, so that a test can act between two steps."""
 
     def __init__(self, model: str, policy: str = "recompute", blocks: int | None = None, **extra_config: Any) -> None:
+        if ASYNC:
+            force_async()
         transfer = KVTransferConfig(
             kv_connector="LynxConnector",
             kv_role="kv_both",
@@ -48,8 +57,9 @@ class Engine:
             num_gpu_blocks_override=blocks,
         )
         self.engine = self.llm.llm_engine
-        core = self.engine.engine_core.engine_core
+        self.core = core = self.engine.engine_core.engine_core
         self.scheduler = core.scheduler
+        assert isinstance(self.scheduler, AsyncScheduler) == ASYNC and (core.batch_queue is not None) == ASYNC
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
         worker = get_kv_transfer_group()
@@ -130,6 +140,9 @@ class Engine:
                 "remotes": len(self.half.remotes),
                 "private": len(self.half.private),
                 "refused": len(self.half.refused),
+                "steps in flight": self.scheduler._lynx_in_flight.total(),
+                "void steps": self.scheduler._lynx_void.total(),
+                "stale rows": len(self.scheduler._lynx_stale_rows),
                 "staged bytes": self.consumer.staged_bytes(),
                 "jobs": len(self.consumer._jobs),
                 "held prompts": len(self.producer._held),
@@ -138,7 +151,7 @@ class Engine:
             if not any(left.values()):
                 return
             assert time.monotonic() < deadline, f"not clean: {left}"
-            if self.scheduler.has_requests():
+            if self.scheduler.has_requests() or self.core.batch_queue:
                 self.step()
             else:
                 time.sleep(0.01)

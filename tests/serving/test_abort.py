@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.engine
+from tests.serving.harness import ASYNC
+
+pytestmark = [pytest.mark.engine, pytest.mark.portable]
 
 
 def waiting(engine: Any, request: str) -> bool:
@@ -30,11 +32,20 @@ def residual_ready(engine: Any, request: str) -> bool:
     return any(remote.residual_ready for remote in engine.half.remotes.values())
 
 
+def verifying(engine: Any, request: str) -> bool:
+    return bool(engine.state(request) == "VERIFYING")
+
+
 def verified(engine: Any, request: str) -> bool:
     return len(engine.answers[request].tokens) >= 2
 
 
-@pytest.mark.parametrize("when", [waiting, receiving, drafting, parked, residual_ready, verified])
+STATES = [waiting, receiving, drafting, parked, residual_ready, verified]
+if ASYNC:  # else a step that verifies begins and ends within one call
+    STATES.append(verifying)
+
+
+@pytest.mark.parametrize("when", STATES)
 def test_abort(engine: Any, prompts: list[list[int]], when: Any) -> None:
     prompt = prompts[1]
     cap = 4 if when is parked else 64

@@ -9,6 +9,7 @@ import pytest
 pytestmark = pytest.mark.engine
 
 
+@pytest.mark.portable
 def test_ordinary_requests_in_the_same_batch(engine: Any, prompts: list[list[int]]) -> None:
     ordinary = [prompts[0][:200], prompts[1][:150]]
     alone = [engine.answer(prompt, max_tokens=40).tokens for prompt in ordinary]
@@ -24,9 +25,9 @@ def test_ordinary_requests_in_the_same_batch(engine: Any, prompts: list[list[int
 @pytest.mark.parametrize(
     "sampling",
     [
-        {"temperature": 0.9, "seed": 1},
+        pytest.param({"temperature": 0.9, "seed": 1}, marks=pytest.mark.portable),
         {"temperature": 0.8, "top_p": 0.9, "top_k": 20, "seed": 2},
-        {"repetition_penalty": 1.3},
+        pytest.param({"repetition_penalty": 1.3}, marks=pytest.mark.portable),
         {"bad_words": ["the"]},
         {"logprobs": 2},
     ],
@@ -78,6 +79,7 @@ def test_the_same_prompt_beside_a_drafting_one_is_exact(engine: Any, prompts: li
     engine.assert_clean()
 
 
+@pytest.mark.portable
 def test_nothing_of_a_lossy_request_enters_the_prefix_cache(engine: Any, prompts: list[list[int]]) -> None:
     prompt = prompts[1]
     engine.run(draft_with_nothing_cached(engine, prompt))
@@ -87,6 +89,7 @@ def test_nothing_of_a_lossy_request_enters_the_prefix_cache(engine: Any, prompts
     engine.assert_clean()
 
 
+@pytest.mark.portable
 def test_a_locally_cached_prefix_does_not_change_the_answer(engine: Any, prompts: list[list[int]]) -> None:
     prompt = prompts[1]
     request = draft_with_nothing_cached(engine, prompt)

@@ -10,6 +10,8 @@ import torch
 
 from lynx_ascend.serving.layout import LayoutError, layer_views
 
+pytestmark = pytest.mark.portable
+
 
 def config(block_size: int, heads: int, head_dim: int, *names: str) -> Any:
     spec = SimpleNamespace(block_size=block_size, num_kv_heads=heads, head_size=head_dim)

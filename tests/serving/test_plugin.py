@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from lynx_ascend.serving import compat
 from lynx_ascend.serving.checks import UnsupportedError, check_config
+
+pytestmark = pytest.mark.portable
 
 
 def supported() -> Any:
@@ -15,7 +18,6 @@ def supported() -> Any:
         parallel_config=SimpleNamespace(pipeline_parallel_size=1, tensor_parallel_size=1),
         model_config=SimpleNamespace(use_mla=False),
         speculative_config=None,
-        scheduler_config=SimpleNamespace(async_scheduling=False),
         use_v2_model_runner=False,
         cache_config=SimpleNamespace(cache_dtype="auto"),
     )
@@ -28,13 +30,45 @@ def test_supported_engine_passes() -> None:
 def test_every_unmet_condition_is_named_at_once() -> None:
     config = supported()
     config.parallel_config = SimpleNamespace(pipeline_parallel_size=2, tensor_parallel_size=4)
-    config.model_config.use_mla = config.use_v2_model_runner = config.scheduler_config.async_scheduling = True
+    config.model_config.use_mla = config.use_v2_model_runner = True
     config.speculative_config = object()
     config.cache_config.cache_dtype = "fp8"
     with pytest.raises(UnsupportedError) as caught:
         check_config(config)
-    for named in ("pipeline", "tensor", "speculative_config", "async", "VLLM_USE_V2_MODEL_RUNNER=0", "MLA", "fp8"):
+    for named in ("pipeline", "tensor", "speculative_config", "VLLM_USE_V2_MODEL_RUNNER=0", "MLA", "fp8"):
         assert named in str(caught.value)
+
+
+def test_a_vllm_that_nobody_tried_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "vllm_version", lambda: "0.99")
+    with pytest.raises(UnsupportedError, match=r"vLLM 0\.99: install one of 0\.23, 0\.32"):
+        check_config(supported())
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"recompute_scheduler_enable": True}, "recompute_scheduler_enable"),
+        ({"SLO_limits_for_dynamic_batch": 50}, "SLO_limits_for_dynamic_batch"),
+        ({"rejection_sampler_config": {"enable_entropy_verify": True}}, "enable_entropy_verify"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_options_of_vllm_ascend_that_are_refused(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], named: str
+) -> None:
+    config = supported()
+    config.additional_config, config.kv_transfer_config = options, SimpleNamespace(is_kv_consumer=True)
+    check_config(config)  # elsewhere nobody reads them
+    monkeypatch.setattr(compat, "on_ascend", lambda: True)
+    monkeypatch.setattr(compat, "vllm_version", lambda: "0.23")
+    with pytest.raises(UnsupportedError, match=named):
+        check_config(config)
+    config.additional_config = {"recompute_scheduler_enable": False, "SLO_limits_for_dynamic_batch": -1}
+    check_config(config)
+    monkeypatch.setattr(compat, "vllm_version", lambda: "0.32")
+    with pytest.raises(UnsupportedError, match=r"vllm-ascend for vLLM 0\.32"):
+        check_config(config)
 
 
 def test_registering_twice_changes_nothing() -> None:

@@ -6,15 +6,18 @@ import threading
 from typing import Any
 
 import pytest
+import torch
 
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.serving import producer as module
+from lynx_ascend.serving.layout import LayerKV
 from lynx_ascend.serving.metadata import SendOrder
 from lynx_ascend.serving.options import LynxOptions
 from lynx_ascend.serving.producer import Producer, PullError
 from lynx_ascend.serving.trace import Trace
 
 PROMPT = SendOrder("prompt", [3, 4], 40)
+LAYER = LayerKV(0, "l0", *torch.zeros(2, 5, 32, 1, 64))
 
 
 class GatedProducer(Producer):
@@ -23,7 +26,7 @@ class GatedProducer(Producer):
     def __init__(self) -> None:
         self.gates: dict[int, threading.Event] = {}
         self.entered: dict[int, threading.Event] = {}
-        super().__init__([], LynxOptions(), "engine", Trace(None, "test"))
+        super().__init__([LAYER], LynxOptions(), "engine", Trace(None, "test"))
 
     def start(self, generation: int) -> threading.Thread:
         self.gates[generation], self.entered[generation] = threading.Event(), threading.Event()
