@@ -5,6 +5,10 @@
 # Safe to run again: an up-to-date environment is left as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if ! [ -x .venv/bin/cmake ]; then
+  echo "setup_emulated_npu: run scripts/setup_env.sh first" >&2
+  exit 1
+fi
 venv=$PWD/.venv-npu
 constraints=scripts/constraints-emulated-npu.txt
 pip="env PIP_DISABLE_PIP_VERSION_CHECK=1 $venv/bin/pip install -q -c $constraints"

@@ -25,7 +25,7 @@ struct Launch {
   Tiling tiling;
 };
 
-// Which body this is: "cann" or "twin".
+// Which body this is: "cann" or "twin". Throws std::runtime_error where it cannot run.
 const char* kernels();
 
 // Queues it on the stream, on tiling.cores cores. Returns ACL's code.

@@ -14,10 +14,11 @@ namespace lynx::npu {
 namespace {
 
 // A device's memory is the host's on the emulated device alone.
-const bool emulated = [] {
-  if (dlsym(RTLD_DEFAULT, "emulated_acl_calls")) return true;
-  throw std::runtime_error("lynx_ascend._npu was built for the emulated device, which is not loaded");
-}();
+void require_emulation() {
+  static const bool emulated = dlsym(RTLD_DEFAULT, "emulated_acl_calls");
+  if (!emulated)
+    throw std::runtime_error("lynx_ascend._npu was built for the emulated device, which is not loaded");
+}
 
 // An exception fails the stream's task: its next synchronisation raises the text.
 void run(void* argument) {
@@ -35,9 +36,13 @@ void run(void* argument) {
 
 }  // namespace
 
-const char* kernels() { return "twin"; }
+const char* kernels() {
+  require_emulation();
+  return "twin";
+}
 
 int launch(const Launch& launch, aclrtStream stream) {
+  require_emulation();  // torch.ops reach this even where the import has failed
   auto owned = std::make_unique<Launch>(launch);
   const aclError code = aclrtLaunchHostFunc(stream, run, owned.get());
   if (code == ACL_SUCCESS) owned.release();

@@ -140,12 +140,12 @@ class LynxSchedulerMixin(_Scheduler):
             in_flight, state = self._lynx_in_flight[remote.request_id], remote.decoder.state
             stopping = state is State.DRAFTING and (remote.residual_ready or remote.failure is not None)
             if state is State.PARKED or stopping or (state is State.VERIFYING and in_flight):
-                held.append((request, request.num_computed_tokens))
-                everything = request.num_tokens_with_spec + request.num_output_placeholders
-                request.num_computed_tokens = min(everything, self.max_model_len - 1)
+                everything = min(request.num_tokens_with_spec + request.num_output_placeholders, self.max_model_len - 1)
+                held.append((request, request.num_computed_tokens, everything))
+                request.num_computed_tokens = everything
         yield
-        for request, computed in held:
-            if request.status == RequestStatus.RUNNING:  # not preempted meanwhile
+        for request, computed, everything in held:
+            if request.num_computed_tokens == everything:  # else it was preempted meanwhile
                 request.num_computed_tokens = computed
 
     def _begin_verify(self, remote: RemoteRequest, request: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch_npu
 
+from tests.emulated_npu.npu_case import held
 from tests.emulated_npu.operators.register import kernel
 
 
@@ -46,6 +48,30 @@ def test_an_operator_on_a_side_stream_waits_for_its_event() -> None:
         y = torch_npu.npu_swiglu(x[-2:])
     side.synchronize()
     assert y.cpu().item() == pytest.approx(9 / (1 + 2.718281828**-3))
+
+
+def test_an_event_that_is_recorded_again_waits_for_its_last_record_alone() -> None:
+    first, second, event = torch.npu.Stream(), torch.npu.Stream(), torch.npu.Event()
+    with held(first):
+        event.record(first)
+        event.record(second)
+        second.synchronize()
+        assert event.query()
+    assert event.query()
+
+
+def test_a_copy_may_cross_the_pieces_that_a_segment_grew_by() -> None:
+    """As with vllm-ascend, which switches expandable segments on: they are mapped 20 MiB at a time."""
+    script = """
+import torch, torch_npu
+x, source = torch.zeros(1 << 26, dtype=torch.uint8, device="npu"), torch.full((1 << 26,), 7, dtype=torch.uint8)
+x.copy_(source.pin_memory(), non_blocking=True)
+print(torch.equal(x.cpu(), source))
+"""
+    environment = {**os.environ, "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "True"
 
 
 def test_an_operator_that_is_not_emulated_fails() -> None:

@@ -268,6 +268,8 @@ def test_heavy_hitters_keep_the_important_and_the_latest() -> None:
     assert torch.equal(kept, wanted | importance.bool())
     mask = method.visible(torch.zeros(6, 5, 8), torch.zeros(6, 200, 8), kept)
     assert mask is not None and torch.equal(mask[4, 0], kept[:, 1])
+    few = method.decode(method.encode(x[:100], Context(0, 1, False, importance[:100]))).kept
+    assert few is not None and torch.equal(few, (torch.arange(100) >= 50)[:, None].expand(-1, 2))
     with pytest.raises(ValueError, match="importance: None"):
         method.encode(x, Context(0, 1, False))
 

@@ -24,9 +24,7 @@ def both(engine: Any, prompt: list[int], **sampling: Any) -> tuple[Any, Any]:
     return drafted, plain
 
 
-@pytest.mark.parametrize(
-    "max_tokens", [1, pytest.param(2, marks=pytest.mark.portable), 5, 64, pytest.param(90, marks=pytest.mark.portable)]
-)
+@pytest.mark.parametrize("max_tokens", [1, 2, 5, 64, pytest.param(90, marks=pytest.mark.portable)])
 def test_max_tokens(engine: Any, prompt: list[int], max_tokens: int) -> None:
     drafted, plain = both(engine, prompt, max_tokens=max_tokens, ignore_eos=True)
     assert drafted.tokens == plain.tokens
@@ -34,7 +32,7 @@ def test_max_tokens(engine: Any, prompt: list[int], max_tokens: int) -> None:
     assert drafted.finish_reason == plain.finish_reason == "length"
 
 
-@pytest.mark.parametrize("position", [0, 1, pytest.param(7, marks=pytest.mark.portable)])
+@pytest.mark.parametrize("position", [0, pytest.param(1, marks=pytest.mark.portable), 7])
 def test_stop_token_id(engine: Any, prompt: list[int], position: int) -> None:
     _, plain = both(engine, prompt, max_tokens=16)
     stop = plain.tokens[position]

@@ -16,7 +16,7 @@ from tests.speculation.curves import CURVES, geometric, published
 
 GBIT = 1e9
 LLAMA = kv_bytes(tokens=1, kv_heads=8, head_dim=128, layers=32)  # LLaMA 3.1 8B, bytes a token
-# 4.65 bits an element in the Anchor, 8.66 in both; one core's rates (README.md), a pass of 35 ms and 2.1 ms a draft.
+# 4.65 bits an element in the Anchor, 8.66 in both; a core's rates, a pass of 35 ms and 2.1 ms a draft.
 OURS = KVCosts(LLAMA, LLAMA * 4.65 / 16, LLAMA * 4.01 / 16, encode=5.5e9, anchor_decode=9.6e9, full_decode=5.8e9)
 CPU = StepCosts(tpot=0.027, verify=0.035, verify_draft=0.0021)
 

@@ -21,7 +21,7 @@ from lynx_ascend.codec.baselines.payload import PayloadError, Reader, pack_codes
 
 @dataclass(frozen=True)
 class HeavyHitters(Method):
-    """Keeps `fraction` of the tokens of each head, the last `recent` among them."""
+    """Keeps `fraction` of the tokens of each head: of the last `recent` as many as that allows, then the heaviest."""
 
     fraction: float
     recent: int = 64
@@ -33,8 +33,9 @@ class HeavyHitters(Method):
             given = None if context.importance is None else tuple(context.importance.shape)
             raise ValueError(f"importance: {given}, not [tokens, heads] = {(tokens, heads)}")
         score = context.importance.float().clone()
-        score[-self.recent :] = torch.inf
-        top = score.argsort(dim=0, descending=True, stable=True)[: self._budget(tokens)]
+        budget = self._budget(tokens)
+        score[tokens - min(self.recent, budget) :] = torch.inf
+        top = score.argsort(dim=0, descending=True, stable=True)[:budget]
         kept = torch.zeros(tokens, heads, dtype=torch.bool).scatter_(0, top, True)
         return [[pack_codes(kept, 1), x[kept]]]
 

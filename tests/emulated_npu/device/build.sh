@@ -6,6 +6,8 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 python=${1:-$root/.venv-npu/bin/python} out=${2:-$root/build/emulated_npu}
+mkdir -p "$out"
+out=$(cd "$out" && pwd) # or the linker would take what lies there for the name of a library
 # Found without being imported: torch_npu cannot be before this has run.
 packages=$("$python" -c 'import importlib.util as u; print(*(u.find_spec(n).submodule_search_locations[0] for n in ("torch", "torch_npu")))')
 read -r torch torch_npu <<<"$packages"

@@ -26,12 +26,15 @@ class Ranges {
     return bytes;
   }
 
+  // In one of them, or in several that touch: a tensor may lie across the pieces that a segment grew by.
   bool hold(const void* begin, uint64_t bytes) const {
-    const auto next = ranges_.upper_bound(at(begin));
+    auto next = ranges_.upper_bound(at(begin));
     if (next == ranges_.begin()) return false;
     const auto range = std::prev(next);
-    const uint64_t offset = at(begin) - range->first;
-    return offset < range->second && bytes <= range->second - offset;
+    uintptr_t end = range->first + range->second;
+    if (at(begin) >= end) return false;
+    for (; next != ranges_.end() && next->first == end; ++next) end += next->second;
+    return bytes <= end - at(begin);
   }
 
  private:
@@ -42,7 +45,7 @@ class Ranges {
 
 struct Memory {
   std::mutex mutex;
-  Ranges device, pinned, registered;
+  Ranges device, pinned, registered, reserved;
   uint64_t used = 0;
 };
 
@@ -213,11 +216,20 @@ aclError aclrtReserveMemAddress(void** address, size_t bytes, size_t, void*, uin
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* made = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
   if (made == MAP_FAILED) return fail(ACL_ERROR_BAD_ALLOC, "aclrtReserveMemAddress: no address space");
+  const std::lock_guard lock(memory().mutex);
+  memory().reserved.add(made, bytes);
   *address = made;
   return ACL_SUCCESS;
 }
 
-aclError aclrtReleaseMemAddress(void*) { return ACL_SUCCESS; }
+aclError aclrtReleaseMemAddress(void* address) {
+  ACL_CALL();
+  const std::lock_guard lock(memory().mutex);
+  const uint64_t bytes = memory().reserved.remove(address);
+  if (!bytes) return invalid(__func__, "nothing is reserved there");
+  munmap(address, bytes);
+  return ACL_SUCCESS;
+}
 
 aclError aclrtMallocPhysical(aclrtDrvMemHandle* handle, size_t bytes, const aclrtPhysicalMemProp*, uint64_t) {
   ACL_CALL();

@@ -67,15 +67,17 @@ void Stream::run() {
 
 uint64_t EventState::expect() {
   const std::lock_guard lock(mutex_);
-  return ++expected_;
+  queued_.insert(++expected_);
+  return expected_;
 }
 
 void EventState::complete(uint64_t number) {
   {
     const std::lock_guard lock(mutex_);
-    completed_ = number;
+    queued_.erase(number);
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    microseconds_ = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+    if (number == expected_)
+      microseconds_ = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
   }
   changed_.notify_all();
 }
@@ -87,12 +89,12 @@ uint64_t EventState::expected() {
 
 void EventState::wait(uint64_t number) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return completed_ >= number; });
+  changed_.wait(lock, [&] { return !queued_.contains(number); });
 }
 
 bool EventState::reached(uint64_t number) {
   const std::lock_guard lock(mutex_);
-  return completed_ >= number;
+  return !queued_.contains(number);
 }
 
 uint64_t EventState::microseconds() {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -44,7 +45,8 @@ class Stream {
 };
 
 // The state of an event, which queued tasks share: it may be destroyed before they run. Records are numbered,
-// so that a wait is for the record before it and for no later one.
+// so that a wait is for the record before it and for no other one: another stream may run a later record
+// first.
 class EventState {
  public:
   uint64_t expect();               // a record has been queued: its number
@@ -52,12 +54,13 @@ class EventState {
   uint64_t expected();
   void wait(uint64_t number);
   bool reached(uint64_t number);
-  uint64_t microseconds();  // when the last record ran; 0 before
+  uint64_t microseconds();  // when the last record ran; 0 if none has
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  uint64_t expected_ = 0, completed_ = 0, microseconds_ = 0;
+  std::set<uint64_t> queued_;
+  uint64_t expected_ = 0, microseconds_ = 0;
 };
 
 struct Event {

@@ -176,7 +176,9 @@ aclError aclrtRecordEvent(aclrtEvent event, aclrtStream stream) {
   ACL_CALL();
   const auto state = static_cast<Event*>(event)->state;
   const auto number = state->expect();
-  return emulated::push(__func__, stream, [=] { state->complete(number); });
+  const aclError code = emulated::push(__func__, stream, [=] { state->complete(number); });
+  if (code != ACL_SUCCESS) state->complete(number);  // nobody else will
+  return code;
 }
 
 // Records are numbered, so there is nothing to put back.
