@@ -102,7 +102,9 @@ def test_a_time_without_end_is_refused() -> None:
 def test_an_interrupt_leaves_no_process(ending: signal.Signals) -> None:
     arguments = ["--megabytes", "1", "--seconds", "600", "--codec", "grid", "--isa", "portable", "--threads", "1"]
     command = [sys.executable, "-m", "lynx_ascend.cli", "bench", "codec", "--json", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # Tests that run in a shell's background have SIGINT ignored, and children inherit that.
+    with subprocess.Popen(command, **pipes, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
         assert process.stderr is not None
         assert "round 1," in process.stderr.readline()  # written by the measuring process
         process.send_signal(ending)  # to the command alone
