@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-if TYPE_CHECKING:
-    from lynx_ascend.evaluation.report import Table
+from lynx_ascend.evaluation.tasks.commands import mmlu_pro, needle, qmsum
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -40,6 +38,7 @@ def fidelity(
     import torch
 
     from lynx_ascend.evaluation.methods import choose
+    from lynx_ascend.evaluation.page import print_tables
     from lynx_ascend.evaluation.report import tables, write_report
     from lynx_ascend.evaluation.run import FidelityOptions, run_fidelity
 
@@ -58,19 +57,12 @@ def fidelity(
         console.print(f"eval: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
     value = write_report(result, report)
-    _print(tables(result), console)
+    print_tables(tables(result), console)
     console.print(f"{report / 'fidelity.html'}, fidelity.json, fidelity.md", highlight=False, soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(value))
 
 
-def _print(tables: Sequence[Table], console: Console) -> None:
-    import rich.table
-
-    for caption, heads, rows in tables:
-        table = rich.table.Table(title=caption, title_justify="left")
-        for i, head in enumerate(heads):
-            table.add_column(head, justify="right" if i else "left", no_wrap=not i)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+app.command("mmlu-pro")(mmlu_pro)
+app.command("needle")(needle)
+app.command("qmsum")(qmsum)

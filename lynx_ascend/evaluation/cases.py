@@ -20,21 +20,26 @@ QUERIES = 64  # whose attention outputs count
 WINDOW = 64  # last tokens of a cache that tell the importance of its tokens
 
 
-class Case(TypedDict):
-    """key, value: bf16 [layers, tokens, kv_heads, head_dim], of all prompt tokens but the last.
-
-    forced: token ids from that last one on, with which the model is fed. text: what it greedily says after each of
-    them, at most 96 ids; empty if the text was given. queries: fp32 [layers, heads, n, head_dim], n <= 64, of the first
-    forced ids on the exact cache. importance: fp32 [layers, tokens, kv_heads], the mean attention that the last 64
-    tokens of the cache pay to each.
-    """
+class Cache(TypedDict):
+    """key, value: bf16 [layers, tokens, kv_heads, head_dim]. importance: fp32 [layers, tokens, kv_heads], the mean
+    attention that the last 64 tokens of the cache pay to each."""
 
     key: Tensor
     value: Tensor
+    importance: Tensor
+
+
+class Case(Cache):
+    """A cache of all prompt tokens but the last, and what follows.
+
+    forced: token ids from that last one on, with which the model is fed. text: what it greedily says after each of
+    them, at most 96 ids; empty if the text was given. queries: fp32 [layers, heads, n, head_dim], n <= 64, of the first
+    forced ids on the exact cache.
+    """
+
     forced: list[int]
     text: list[int]
     queries: Tensor
-    importance: Tensor
 
 
 def prompt_case(model: Any, prompt_ids: Sequence[int], path: Path) -> Case:
@@ -47,25 +52,30 @@ def text_case(model: Any, ids: Sequence[int], path: Path) -> Case:
     return _kept(path) or _store(_case(model, ids[:-QUERIES], ids[-QUERIES:]), path)
 
 
-def exact_kv(case: Case) -> PromptKV:
-    """The case's cache, bf16."""
-    return PromptKV(tuple(case["key"]), tuple(case["value"]))
+def exact_cache(model: Any, ids: Sequence[int]) -> Cache:
+    """The exact cache of all of `ids`, in one forward pass."""
+    whole, recent = prefill_with_queries(model, ids, WINDOW)
+    key, value = (torch.stack(list(parts)).to(torch.bfloat16) for parts in (whole.keys, whole.values))
+    importance = torch.stack(list(_importance(recent, PromptKV(tuple(key), tuple(value)))))
+    return Cache(key=key, value=value, importance=importance)
+
+
+def exact_kv(cache: Cache) -> PromptKV:
+    """The cache, bf16."""
+    return PromptKV(tuple(cache["key"]), tuple(cache["value"]))
 
 
 def _case(model: Any, ids: Sequence[int], following: Sequence[int]) -> Case:
     """With `following` a given text after `ids`; without, `ids` is a prompt whose last token is fed again."""
-    cached = ids if following else ids[:-1]
-    whole, recent = prefill_with_queries(model, cached, WINDOW)
-    key, value = (torch.stack(list(parts)).to(torch.bfloat16) for parts in (whole.keys, whole.values))
-    kv = PromptKV(tuple(key), tuple(value))
+    cache = exact_cache(model, ids if following else ids[:-1])
+    kv = exact_kv(cache)
     text: list[int] = []
     if not following:
-        text = greedy_text(model, ids, PromptKV(tuple(key.float()), tuple(value.float())), TEXT)
+        text = greedy_text(model, ids, PromptKV(tuple(cache["key"].float()), tuple(cache["value"].float())), TEXT)
     forced = list(following) or [ids[-1], *text[:-1]]
     with captured_queries(QUERIES, first=True) as queries:
         forced_logits(model, kv, forced)
-    importance = torch.stack(list(_importance(recent, kv)))
-    return Case(key=key, value=value, forced=forced, text=text, queries=torch.stack(queries), importance=importance)
+    return Case(**cache, forced=forced, text=text, queries=torch.stack(queries))
 
 
 def _importance(queries: Sequence[Tensor], kv: PromptKV) -> Iterator[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -73,23 +73,46 @@ def forced_logits(model: Any, kv: PromptKV, ids: Sequence[int], visible: Visible
     `visible` applies to the cache's tokens; among themselves the ids are causal.
     """
     cache, past = kv.cache(kv.keys[0].shape[0], dtype=model.dtype), kv.keys[0].shape[0]
-    causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+    with _attention(_masked(visible, past) if visible else _unchanged):
+        logits: Tensor = model(torch.tensor([list(ids)]), past_key_values=cache, use_cache=True).logits[0]
+    return logits
+
+
+@torch.inference_mode()
+def greedy_ids(
+    model: Any, kv: PromptKV, first: int, tokens: int, stops: Set[int], visible: Visible | None = None
+) -> list[int]:
+    """What the model greedily says after the id `first` on a cache of all of `kv`: at most `tokens` ids, without the
+    one of `stops` that ends it. `visible` as for `forced_logits`."""
+    cache, past = kv.cache(kv.keys[0].shape[0], dtype=model.dtype), kv.keys[0].shape[0]
+    said: list[int] = []
+    with _attention(_masked(visible, past) if visible else _unchanged):
+        while len(said) < tokens:
+            fed = torch.tensor([said[-1:] or [first]])
+            token = int(model(fed, past_key_values=cache, use_cache=True).logits[0, -1].argmax())
+            if token in stops:
+                break
+            said.append(token)
+    return said
+
+
+def _masked(visible: Visible, past: int) -> Callable[..., Any]:
+    """Attention in which `visible` applies to the first `past` tokens; those after them are causal."""
 
     def masked(
         attention: Any, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
     ) -> Any:
-        assert visible is not None
         cached = key[0, :, :past].repeat_interleave(query.shape[1] // key.shape[1], 0)
         chosen = visible(module.layer_idx, query[0], cached)
         if chosen is not None:
-            every = (query.shape[1], len(ids))
-            mask = torch.cat([chosen.expand(*every, past), causal.expand(*every, len(ids))], 2)[None]
+            queries, own = query.shape[2], key.shape[2] - past
+            causal = torch.ones(queries, own, dtype=torch.bool).tril(own - queries)
+            every = (query.shape[1], queries)
+            mask = torch.cat([chosen.expand(*every, past), causal.expand(*every, own)], 2)[None]
             options |= {"is_causal": False}
         return attention(module, query, key, value, mask, **options)
 
-    with _attention(masked if visible else _unchanged):
-        logits: Tensor = model(torch.tensor([list(ids)]), past_key_values=cache, use_cache=True).logits[0]
-    return logits
+    return masked
 
 
 def _unchanged(attention: Any, *arguments: Any, **options: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 Z = 1.96  # standard errors on either side
@@ -40,3 +40,43 @@ class Ratio(NamedTuple):
         """Of above / below, pair by pair, all positive."""
         log = Mean.of(math.log(a / b) for a, b in zip(above, below, strict=True))
         return cls(math.exp(log.value), math.exp(log.value - log.half), math.exp(log.value + log.half))
+
+
+class Interval(NamedTuple):
+    """A value and its 95 % interval; low and high are NaN where there is none."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of_share(cls, held: Sequence[float]) -> Interval:
+        """The share of 1 among 0 and 1, with Wilson's interval, which holds near both too.
+
+        Raises:
+            ValueError: empty, or another value.
+        """
+        if not held or not set(held) <= {0, 1}:
+            raise ValueError("held: empty, or not of 0 and 1")
+        n, share = len(held), sum(held) / len(held)
+        centre = share + Z * Z / (2 * n)
+        half = Z * math.sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
+        scale = 1 + Z * Z / n
+        return cls(share, max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale))
+
+    @classmethod
+    def of_mean(cls, values: Sequence[float]) -> Interval:
+        """The mean of values in 0 .. 1, with 1.96 standard errors on either side, cut to 0 .. 1.
+
+        Raises:
+            ValueError: there are none.
+        """
+        value, half = Mean.of(values)
+        if math.isnan(half):
+            return cls(value, half, half)
+        return cls(value, max(0.0, value - half), min(1.0, value + half))
+
+    def text(self) -> str:
+        """In per cent, to one decimal."""
+        interval = "" if math.isnan(self.low) else f" ({100 * self.low:.1f} .. {100 * self.high:.1f})"
+        return f"{100 * self.value:.1f}{interval}"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lynx_ascend.codec.baselines.method import Context, Decoded, Method
-from lynx_ascend.evaluation.cases import CAP, STARTS, Case, exact_kv
+from lynx_ascend.evaluation.cases import CAP, STARTS, Cache, Case, exact_kv
 from lynx_ascend.evaluation.fidelity import Visible, attention_outputs, forced_logits, relative_error
 from lynx_ascend.evaluation.kv import PromptKV
 
@@ -83,39 +83,41 @@ class Yardstick:
 @torch.inference_mode()
 def measure(yardstick: Yardstick, case: Case, method: Method) -> Row:
     """One row."""
-    encoded = _Encoded(case, method)
+    encoded = EncodedCache(case, method)
     first, every = 1, method.num_streams
     row = _stream_row(yardstick, case, encoded, first)
     return Row(first=row, all=row if first == every else _stream_row(yardstick, case, encoded, every))
 
 
-class _Encoded:
-    """A case's cache as the streams of a method, by layer, K and V."""
+class EncodedCache:
+    """A cache as the streams of a method, by layer, K and V."""
 
-    def __init__(self, case: Case, method: Method) -> None:
-        layers, self._method = len(case["key"]), method
+    def __init__(self, cache: Cache, method: Method) -> None:
+        layers, self._method = len(cache["key"]), method
+        self._elements = cache["key"].numel() + cache["value"].numel()
         self._parts = [
             [
-                method.encode(case[name][layer], Context(layer, layers, name == "value", case["importance"][layer]))
+                method.encode(half[layer], Context(layer, layers, is_value, cache["importance"][layer]))
                 for layer in range(layers)
             ]
-            for name in ("key", "value")
+            for half, is_value in ((cache["key"], False), (cache["value"], True))
         ]
 
-    def nbytes(self, streams: int) -> int:
-        return sum(len(data) for half in self._parts for layer in half for data in layer[:streams])
+    def bits(self, streams: int) -> float:
+        """An element, K and V together, of the first `streams` streams' bytes."""
+        return 8 * sum(len(data) for half in self._parts for layer in half for data in layer[:streams]) / self._elements
 
     def decode(self, streams: int) -> Reconstruction:
+        """From the first `streams` streams."""
         keys, values = ([self._method.decode(layer[:streams]) for layer in half] for half in self._parts)
         kv = PromptKV(tuple(part.values for part in keys), tuple(part.values for part in values))
         return Reconstruction(kv, _visible(self._method, keys))
 
 
-def _stream_row(yardstick: Yardstick, case: Case, encoded: _Encoded, streams: int) -> StreamRow:
+def _stream_row(yardstick: Yardstick, case: Case, encoded: EncodedCache, streams: int) -> StreamRow:
     got = encoded.decode(streams)
     error, layers = yardstick.attention(got)
-    elements = case["key"].numel() + case["value"].numel()
-    row = StreamRow(bits=8 * encoded.nbytes(streams) / elements, error=error, layers=layers)
+    row = StreamRow(bits=encoded.bits(streams), error=error, layers=layers)
     if case["text"]:
         row["text"] = yardstick.agreement(got)
     return row

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 import json
 import math
@@ -14,6 +13,7 @@ from typing import Any
 
 from lynx_ascend.evaluation.intervals import Mean, Ratio
 from lynx_ascend.evaluation.methods import OURS
+from lynx_ascend.evaluation.page import Table, html_json, html_table, markdown, page, plain
 from lynx_ascend.evaluation.run import FidelityResult
 from lynx_ascend.evaluation.summary import (
     ANCHOR_BITS,
@@ -25,13 +25,6 @@ from lynx_ascend.evaluation.summary import (
     full_error_claim,
     summarise,
 )
-
-Table = tuple[str, Sequence[str], list[list[str]]]  # caption, heads, cells
-
-_STYLE = """body { font: 15px/1.45 system-ui, sans-serif; max-width: 1250px; margin: 2em auto; padding: 0 1em }
-table { border-collapse: collapse; margin: 1em 0 2em } td, th { padding: .2em .6em; border-bottom: 1px solid #ddd }
-td { text-align: right; white-space: nowrap } td:first-child, th:first-child { text-align: left }
-th { text-align: right } img { max-width: 100% } pre { background: #f6f6f6; padding: 1em; overflow-x: auto }"""
 
 
 def to_json(result: FidelityResult) -> dict[str, Any]:
@@ -47,8 +40,8 @@ def to_json(result: FidelityResult) -> dict[str, Any]:
             "accepted drafts of the anchor": [verdict._asdict() for verdict in anchor_claim(result)],
         },
     }
-    plain: dict[str, Any] = _plain(value)
-    return plain
+    found: dict[str, Any] = plain(value)
+    return found
 
 
 def write_report(result: FidelityResult, folder: Path) -> dict[str, Any]:
@@ -56,9 +49,8 @@ def write_report(result: FidelityResult, folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     value = to_json(result)
     made = tables(result)
-    markdown = "\n\n".join(f"**{caption}**\n\n{_markdown(heads, rows)}" for caption, heads, rows in made)
     (folder / "fidelity.json").write_text(json.dumps(value, indent=1), encoding="utf-8")
-    (folder / "fidelity.md").write_text(f"{markdown}\n", encoding="utf-8")
+    (folder / "fidelity.md").write_text(markdown(made), encoding="utf-8")
     (folder / "fidelity.html").write_text(_page(result, made, value), encoding="utf-8")
     return value
 
@@ -132,31 +124,14 @@ def _ratio(ratio: Ratio) -> list[str]:
     return [f"{ratio.value:.3g}", f"{ratio.low:.3g} .. {ratio.high:.3g}"]
 
 
-def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---", *["--:"] * (len(heads) - 1)], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def _page(result: FidelityResult, made: Sequence[Table], value: dict[str, Any]) -> str:
-    parts = []
-    for caption, heads, rows in made:
-        cells = "".join(_row("td", row) for row in rows)
-        parts.append(f"<h2>{html.escape(caption)}</h2>\n<table>{_row('th', heads)}{cells}</table>")
+    parts = [html_table(*table) for table in made]
     if summaries := summarise(result):
         figures = (_error_figure, _accepted_figure, _layers_figure)
         parts[1:1] = [f'<p><img src="data:image/png;base64,{_image(draw, summaries)}" alt=""></p>' for draw in figures]
-    sources = [[s.name, s.source, s.parameters] for s in summaries]
-    parts.append(f"<h2>Methods</h2>\n<table>{''.join(_row('td', row) for row in sources)}</table>")
-    setting = json.dumps({"setting": value["setting"], "cases": value["cases"]}, indent=1)
-    parts.append(f"<h2>Setting</h2>\n<pre>{html.escape(setting)}</pre>")
-    title = "Fidelity of KV transfer methods"
-    head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
-    body = "\n".join(parts)
-    return f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body><h1>{title}</h1>\n{body}\n</body></html>\n'
-
-
-def _row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>\n"
+    parts.append(html_table("Methods", [], [[s.name, s.source, s.parameters] for s in summaries]))
+    parts.append(html_json("Setting", {"setting": value["setting"], "cases": value["cases"]}))
+    return page("Fidelity of KV transfer methods", parts)
 
 
 def _image(draw: Callable[[Any, Sequence[MethodSummary]], None], summaries: Sequence[MethodSummary]) -> str:
@@ -212,14 +187,3 @@ def _point(axes: Any, summary: MethodSummary, bits: float, mean: Mean) -> None:
     half = 0 if math.isnan(mean.half) else mean.half
     axes.errorbar([bits], [mean.value], [min(half, mean.value * 0.99)], elinewidth=0.5, linestyle="none", **marker)
     axes.annotate(summary.name, (bits, mean.value), textcoords="offset points", xytext=(4, 3), fontsize=7)
-
-
-def _plain(value: Any) -> Any:
-    """For JSON: named tuples as objects, NaN as null."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return _plain(value._asdict())
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import xxhash
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lynx_ascend.codec.baselines.method import Method
 from lynx_ascend.evaluation import texts
 from lynx_ascend.evaluation.cases import QUERIES, Case, prompt_case, text_case
 from lynx_ascend.evaluation.measure import VERSION, Row, Yardstick, measure
 from lynx_ascend.evaluation.methods import fingerprint
-from lynx_ascend.evaluation.model import MODEL_NAME, ensure_model
+from lynx_ascend.evaluation.model import MODEL_NAME
+from lynx_ascend.evaluation.session import model_directory, progress_bar, versions, weights_digest
 from lynx_ascend.evaluation.store import CaseResults
-
-_PACKAGES = ("lynx-ascend", "torch", "transformers", "constriction", "numpy")
 
 
 @dataclass(frozen=True)
@@ -77,17 +72,15 @@ def run_fidelity(options: FidelityOptions, console: Console) -> FidelityResult:
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    if options.model is not None and not options.model.is_dir():
-        raise FileNotFoundError(f"model: {options.model} is no directory")
-    path = options.model or ensure_model()
+    path = model_directory(options.model)
     tokenizer = AutoTokenizer.from_pretrained(path)
     wanted = [*((name, ids, False) for name, ids in _prompts(options, tokenizer)), *_long(options, tokenizer)]
     if not wanted:
         raise ValueError("prompts: none")
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    weights, prints = _weights_digest(path), {name: fingerprint(method) for name, method in options.methods.items()}
+    weights, prints = weights_digest(path), {name: fingerprint(method) for name, method in options.methods.items()}
     done = []
-    with _progress(console) as progress:
+    with progress_bar(console) as progress:
         task = progress.add_task("", total=len(wanted) * len(options.methods))
         for name, ids, long in wanted:
             results = CaseResults(options.report / "cases", ids, weights, long=long)
@@ -102,7 +95,7 @@ def run_fidelity(options: FidelityOptions, console: Console) -> FidelityResult:
         "compute": "fp32 on a bf16 cache",
         "seeds": "texts: 0 and up, one a document; rotations: in the method's parameters; all else has no randomness",
         "threads": torch.get_num_threads(),
-        "versions": {"python": platform.python_version()} | {p: importlib.metadata.version(p) for p in _PACKAGES},
+        "versions": versions(),
     }
     return FidelityResult(done, options.methods, prints, setting)
 
@@ -143,15 +136,3 @@ def _rows(
             row = measure(yardstick, case, method)
             results.put(name, prints[name], row)
         yield name, row
-
-
-def _weights_digest(path: Path) -> str:
-    digest = xxhash.xxh3_64()
-    for file in sorted([*path.glob("*.safetensors"), path / "config.json", path / "tokenizer.json"]):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
-
-
-def _progress(console: Console) -> Progress:
-    bar = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    return Progress(*bar, TextColumn("{task.description}"), console=console)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,20 @@ TASK = "Summarise this text in ten full sentences."
 
 def meeting_prompts(tokenizer: Any, qmsum: Path, n: int) -> Iterator[tuple[str, list[int]]]:
     """n (name, token ids), always the same ones: windows of the meetings, a query after each."""
-    held = _lines(qmsum, "meeting_transcripts")
+    held = read_jsonl(qmsum, "meeting_transcripts")
     for i in range(n):
-        yield f"qmsum-{i}", _chat(tokenizer, _meeting(tokenizer, held[i % len(held)], i // len(held)))
+        yield f"qmsum-{i}", chat(tokenizer, _meeting(tokenizer, held[i % len(held)], i // len(held)))
 
 
 def question_prompts(tokenizer: Any, mmlu_pro: Path, n: int) -> Iterator[tuple[str, list[int]]]:
     """n (name, token ids), always the same ones: a question of each category in turn, after solved ones of it."""
-    questions = _lines(mmlu_pro, "question")
+    questions = read_jsonl(mmlu_pro, "question")
     categories = sorted({question["category"] for question in questions})
     rng = random.Random(0)
     for i in range(n):
         category = [question for question in questions if question["category"] == categories[i % len(categories)]]
         rng.shuffle(category)
-        yield f"mmlu-{i}", _chat(tokenizer, _questions(tokenizer, category, EXAMPLES[i % len(EXAMPLES)]))
+        yield f"mmlu-{i}", chat(tokenizer, _questions(tokenizer, category, EXAMPLES[i % len(EXAMPLES)]))
 
 
 def text_prompts(tokenizer: Any, path: Path, n: int, tokens: int) -> Iterator[tuple[str, list[int]]]:
@@ -44,7 +44,7 @@ def text_prompts(tokenizer: Any, path: Path, n: int, tokens: int) -> Iterator[tu
         raise ValueError(f"text: {path} has {len(ids)} tokens, {tokens} wanted")
     for i in range(n):
         first = (len(ids) - tokens) * i // max(n - 1, 1)
-        yield f"text-{i}", _chat(tokenizer, f"{tokenizer.decode(ids[first : first + tokens])}\n\n{TASK}")
+        yield f"text-{i}", chat(tokenizer, f"{tokenizer.decode(ids[first : first + tokens])}\n\n{TASK}")
 
 
 def own_prompts(tokenizer: Any, n: int, tokens: int) -> Iterator[tuple[str, list[int]]]:
@@ -60,25 +60,27 @@ def long_texts(tokenizer: Any, qmsum: Path | None, n: int, tokens: int) -> Itera
             yield f"own, {i}", ids
         return
     found = 0
-    for i, meeting in enumerate(_lines(qmsum, "meeting_transcripts")):
-        ids = tokenizer(_turns(meeting)).input_ids[:tokens]
+    for i, meeting in enumerate(read_jsonl(qmsum, "meeting_transcripts")):
+        ids = tokenizer(turns_text(meeting["meeting_transcripts"])).input_ids[:tokens]
         if len(ids) == tokens and found < n:
             found += 1
             yield f"meeting {i}", ids
 
 
-def _chat(tokenizer: Any, text: str) -> list[int]:
+def chat(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of a user's message, up to where the answer begins."""
     message = [{"role": "user", "content": text}]
     ids: list[int] = tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)["input_ids"]
     return ids
 
 
-def _turns(meeting: dict[str, Any]) -> str:
-    return "\n".join(f"{turn['speaker']}: {turn['content']}" for turn in meeting["meeting_transcripts"])
+def turns_text(turns: Iterable[dict[str, Any]]) -> str:
+    """A line a turn of a QMSum meeting."""
+    return "\n".join(f"{turn['speaker']}: {turn['content']}" for turn in turns)
 
 
 def _meeting(tokenizer: Any, meeting: dict[str, Any], window: int) -> str:
-    ids, wanted = tokenizer(_turns(meeting)).input_ids, WINDOWS[window % len(WINDOWS)]
+    ids, wanted = tokenizer(turns_text(meeting["meeting_transcripts"])).input_ids, WINDOWS[window % len(WINDOWS)]
     first = min(1500 * window, max(0, len(ids) - wanted))
     kinds = ("general_query_list", "specific_query_list")
     queries = meeting[kinds[window % 2]] or meeting["specific_query_list"]
@@ -99,10 +101,15 @@ def _question(question: dict[str, Any]) -> str:
     return "\n".join([question["question"], *options])
 
 
-def _lines(path: Path, field: str) -> list[dict[str, Any]]:
-    """The objects of a jsonl file. Raises ValueError, naming the line, unless each has `field`."""
+def read_jsonl(path: Path, field: str) -> list[dict[str, Any]]:
+    """The objects of a jsonl file, one a line. Raises ValueError, naming the line, unless each has `field`."""
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        with path.open(encoding="utf-8") as file:
+            lines = list(file)  # not str.splitlines, which splits at other characters too
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: not UTF-8 text, so no jsonl") from None
+    for number, line in enumerate(lines, 1):
         try:
             value = json.loads(line)
         except json.JSONDecodeError as error:

@@ -1,0 +1,77 @@
+"""What a task is: prompts with a known answer, how a cache is made to answer, and how answers are scored."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NotRequired, TypedDict
+
+from lynx_ascend.evaluation.fidelity import greedy_ids
+from lynx_ascend.evaluation.local_engine import eos_ids
+from lynx_ascend.evaluation.measure import Reconstruction
+
+
+@dataclass(frozen=True)
+class Item:
+    """A prompt. group: a category, or a cell of a grid. ids: its tokens. wanted: the right answer. choices: how many
+    answers there are to choose from; 0: any text."""
+
+    name: str
+    group: str
+    ids: Sequence[int]
+    wanted: str
+    choices: int = 0
+
+
+class Answer(TypedDict):
+    """text: what was chosen or said. reasoning: said before a choice. log_p: of each choice, in nats, among the whole
+    vocabulary."""
+
+    text: str
+    reasoning: NotRequired[str]
+    log_p: NotRequired[list[float]]
+
+
+class Task(ABC):
+    """A task, a frozen dataclass whose fields are its parameters.
+
+    Attributes:
+        name: of the command and the files. title, score_name: for tables.
+        version: of what is asked and how: raise it when answers would come out differently.
+        shares: scores and agreements are 0 or 1.
+        answer_tokens: how many tokens the model may say; 0: it is scored without.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    score_name: ClassVar[str]
+    version: ClassVar[int]
+    shares: ClassVar[bool] = True
+    answer_tokens: int
+
+    @abstractmethod
+    def items(self, tokenizer: Any, positions: int) -> list[Item]:
+        """The prompts, of at most `positions` tokens where the task can choose, always the same ones.
+
+        Raises:
+            ValueError, OSError: data that cannot be read or is not in its format, naming file and line.
+        """
+
+    @abstractmethod
+    def answer(self, model: Any, tokenizer: Any, item: Item, got: Reconstruction) -> Answer:
+        """What the model answers on a cache of all of the item's tokens but the last."""
+
+    @abstractmethod
+    def score(self, item: Item, answer: Answer) -> float:
+        """0 (wrong) .. 1 (right)."""
+
+    def agreement(self, answer: Answer, exact: Answer) -> float:
+        """With the answer on the exact cache, 0 .. 1: whether the texts are the same."""
+        return float(answer["text"] == exact["text"])
+
+    def say(self, model: Any, tokenizer: Any, item: Item, got: Reconstruction) -> str:
+        """The model's greedy text of at most `answer_tokens` tokens."""
+        ids = greedy_ids(model, got.kv, item.ids[-1], self.answer_tokens, eos_ids(model), got.visible)
+        text: str = tokenizer.decode(ids)
+        return text.strip()
