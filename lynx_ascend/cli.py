@@ -67,6 +67,44 @@ def demo(
         typer.echo(json.dumps(result.to_json()))
 
 
+@app.command()
+def doctor(
+    prefill: Annotated[str | None, typer.Option(help="URL of a running prefill server.")] = None,
+    decode: Annotated[str | None, typer.Option(help="URL of its decode server.")] = None,
+    proxy: Annotated[str | None, typer.Option(help="URL of the proxy in front of both.")] = None,
+    tokens: Annotated[int, typer.Option(min=64, help="Tokens of the prompt that is fetched from P.")] = 2048,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each step.")] = 30,
+    api_key: Annotated[str | None, typer.Option(envvar="VLLM_API_KEY", help="That of the servers.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Examines this installation or, with --prefill and --decode, a running pair. Exit status 1: a problem."""
+    from lynx_ascend.doctor import installation, report
+
+    console = Console(stderr=as_json)
+    pair = None
+    if prefill is not None and decode is not None:
+        try:
+            from lynx_ascend.doctor.pair import Pair
+            from lynx_ascend.doctor.servers import Server
+
+            servers = Server(prefill, timeout, api_key), Server(decode, timeout, api_key)
+            pair = Pair(*servers, None if proxy is None else Server(proxy, timeout, api_key), tokens, timeout)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        except ImportError as error:  # the codec's, without which nothing can be fetched
+            console.print(f"doctor: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+    elif prefill or decode or proxy:
+        raise typer.BadParameter("a pair is examined with both --prefill and --decode")
+    findings = report.show(installation.examine() if pair is None else pair.examine(), console)
+    if pair is not None and pair.choices:
+        report.show_assumptions(console)
+    if as_json:
+        typer.echo(json.dumps(report.to_json(findings, pair)))
+    if not report.healthy(findings):
+        raise typer.Exit(1)
+
+
 def _dtype(asked: str | None, console: Console) -> str:
     import torch
 

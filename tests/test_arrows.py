@@ -20,7 +20,18 @@ ALLOWED = {
     "simulation": {"simulation", "speculation", "face", "codec.config"},
     "demo": {"demo", "evaluation"},
     "bench": {"bench", "codec", "_C", "_twin"},
-    "cli": {"cli", "demo", "bench", "evaluation", "simulation", "face"},
+    "doctor": {
+        "doctor",
+        "transport",
+        "speculation",
+        "face",
+        "frame",
+        "codec",
+        "_C",
+        "serving.transfer_params",
+        "serving.releases",  # which know nothing of vLLM
+    },
+    "cli": {"cli", "demo", "doctor", "bench", "evaluation", "simulation", "face"},
 }
 HEAVY = {"vllm": "serving", "transformers": "evaluation"}
 IMPURE = {"time", "asyncio", "socket", "threading", "random", "os", "torch"}

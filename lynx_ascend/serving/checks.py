@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lynx_ascend.serving import compat
+from lynx_ascend.serving.releases import VLLM
 
 
 class UnsupportedError(RuntimeError):
@@ -15,8 +16,8 @@ def check_config(vllm_config: Any) -> None:
     """Raises UnsupportedError unless `vllm_config` (a VllmConfig with LynxConnector) can be served."""
     parallel, model = vllm_config.parallel_config, vllm_config.model_config
     unmet = []
-    if compat.vllm_version() not in compat.SUPPORTED:
-        unmet.append(f"vLLM {compat.vllm_version()}: install one of {', '.join(compat.SUPPORTED)}")
+    if compat.vllm_version() not in VLLM:
+        unmet.append(f"vLLM {compat.vllm_version()}: install one of {', '.join(VLLM)}")
     if parallel.pipeline_parallel_size > 1:
         unmet.append(f"pipeline_parallel_size {parallel.pipeline_parallel_size}: only 1 is supported")
     if parallel.tensor_parallel_size > 1:

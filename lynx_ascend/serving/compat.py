@@ -10,7 +10,8 @@ from typing import Any
 import torch
 import vllm
 
-SUPPORTED = ("0.23", "0.32")
+from lynx_ascend.serving.releases import VLLM_ASCEND
+
 # What vLLM 0.32 looks at while it prepares a step that verifies.
 _STAND_IN = types.SimpleNamespace(method="lynx", num_speculative_tokens=1)
 
@@ -30,8 +31,8 @@ def on_ascend() -> bool:
 def unmet_by_ascend(vllm_config: Any) -> list[str]:
     """What of a vllm-ascend engine Lynx would serve wrongly, each with the way out."""
     options, unmet = vllm_config.additional_config or {}, []
-    if vllm_version() != "0.23":
-        unmet.append(f"vllm-ascend for vLLM {vllm_version()}: install vllm-ascend 0.23")
+    if vllm_version() != VLLM_ASCEND:
+        unmet.append(f"vllm-ascend for vLLM {vllm_version()}: install vllm-ascend {VLLM_ASCEND}")
     if vllm_config.kv_transfer_config.is_kv_consumer:
         # Their schedulers give up a running request's blocks without saying so: a transfer would write into them.
         if options.get("recompute_scheduler_enable"):
