@@ -164,3 +164,8 @@ def test_import_is_light() -> None:
     code = "import sys, lynx_ascend; print(*({'vllm', 'transformers', 'numba', 'gguf'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""
+
+
+def test_importing_the_package_registers_the_ops() -> None:
+    code = "import lynx_ascend, torch; torch.ops.lynx_ascend.encode.default, torch.ops.lynx_ascend.decode.default"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
