@@ -106,7 +106,7 @@ Run = tuple[Completion, RequestTrace]
 
 
 def run(cluster: Cluster, trace_dir: Path, prompt: list[int], method: str, bandwidth: float | None) -> Run:
-    xargs: dict[str, str | int | float] = {"lynx_method": method}
+    xargs: dict[str, str | int | float] = {"lynx_method": method, "lynx_window": "fixed"}
     if bandwidth is not None:
         xargs["lynx_bandwidth"] = bandwidth
     completion = complete(cluster.url, prompt, max_tokens=MAX_TOKENS, xargs=xargs, ignore_eos=True)

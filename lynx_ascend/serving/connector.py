@@ -14,6 +14,7 @@ from lynx_ascend.serving.consumer import Consumer
 from lynx_ascend.serving.layout import layer_views
 from lynx_ascend.serving.metadata import LynxHandshake, LynxMetadata, LynxWorkerMetadata
 from lynx_ascend.serving.options import LynxOptions
+from lynx_ascend.serving.policy import Policy
 from lynx_ascend.serving.producer import Producer
 from lynx_ascend.serving.runner_patch import install
 from lynx_ascend.serving.scheduler_half import LOSSLESS, SchedulerHalf
@@ -44,7 +45,8 @@ class LynxConnector(KVConnectorBase_V1):
         self._consumer: Consumer | None = None
         if role == KVConnectorRole.SCHEDULER:
             trace = Trace(options.trace_dir, f"scheduler-{transfer.kv_role}")
-            self.scheduler_half = SchedulerHalf(options, self._engine_id, vllm_config.parallel_config.world_size, trace)
+            workers = vllm_config.parallel_config.world_size
+            self.scheduler_half = SchedulerHalf(options, self._engine_id, workers, trace, Policy())
             if options.method != LOSSLESS and transfer.is_kv_consumer:
                 logger.warning(
                     "method %s is lossy: answers follow the %s, not the uncompressed cache",

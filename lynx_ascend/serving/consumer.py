@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass, field
 
 from lynx_ascend.codec.config import CodecConfig, Stream
 from lynx_ascend.frame import Frame, FrameError, FrameHeader, parse
-from lynx_ascend.paged import PagedKV, check_frame, frame_header, num_pages, streams, wire_bytes, write_page
+from lynx_ascend.paged import PagedKV, check_frame, frame_header, num_pages, wire_bytes, write_page
 from lynx_ascend.serving.layout import BlockTable, LayerKV
-from lynx_ascend.serving.metadata import LynxWorkerMetadata, PullOrder
+from lynx_ascend.serving.metadata import LynxWorkerMetadata, Progress, PullOrder
 from lynx_ascend.serving.options import LynxOptions
 from lynx_ascend.serving.trace import Trace
 from lynx_ascend.transport.events import Item, Received, StreamEnd, StreamFault, TransportError
@@ -31,16 +32,30 @@ class _Job:
     order: PullOrder
     deadline: float
     blocks: BlockTable
-    frames: dict[Stream, dict[PageKey, Frame | None]] = field(default_factory=dict)  # None: in the blocks already
+    sizes: dict[Stream, int]  # bytes on the wire
+    frames: dict[Stream, dict[PageKey, Frame | None]] = field(init=False)  # None: in the blocks already
+    received: dict[Stream, int] = field(init=False)  # bytes
+    first_at: float = math.inf  # time.monotonic() when the first frame was here
+    last_at: float = -math.inf  # and the last one
     ended: set[Stream] = field(default_factory=set)
     reported: bool = False  # the scheduler has been told that the load is over, well or badly
 
     def __post_init__(self) -> None:
-        self.frames = {stream: {} for stream in streams(self.order.method)}
+        self.frames = {stream: {} for stream in self.sizes}
+        self.received = dict.fromkeys(self.sizes, 0)
 
     @property
     def complete(self) -> bool:
         return len(self.ended) == len(self.frames)
+
+    def count(self, item: Received) -> None:
+        self.received[item.stream] += len(item.frame)
+        self.first_at = min(self.first_at, item.received_at)
+        self.last_at = max(self.last_at, item.received_at)
+
+    def progress(self, now: float) -> Progress:
+        left = self.sizes.get(Stream.RESIDUAL, 0) - self.received.get(Stream.RESIDUAL, 0)
+        return Progress(left, sum(self.received.values()), self.last_at - self.first_at, now - self.last_at)
 
 
 class Consumer:
@@ -65,22 +80,24 @@ class Consumer:
         self._generations: dict[tuple[str, int], str] = {}
         self._config = CodecConfig()
         self._report = LynxWorkerMetadata()
+        self._completed: list[_Job] = []  # since the last report
         self._finished: set[str] = set()
         self._failed_blocks: set[int] = set()
 
     def pull(self, order: PullOrder) -> None:
         """Start fetching a prompt."""
         blocks = BlockTable(order.block_ids, self._layers[0].key.device)
-        job = _Job(order, time.monotonic() + self._options.deadline, blocks)
+        source, cache = order.source, self._layers[0].key
+        heads, head_dim = cache.shape[2:]
+        sizes = wire_bytes(order.method, source.remote_tokens, heads=heads, head_dim=head_dim, dtype=cache.dtype)
+        sizes = {stream: 2 * len(self._layers) * nbytes for stream, nbytes in sizes.items()}
+        job = _Job(order, time.monotonic() + self._options.deadline, blocks, sizes)
         rivals = [j for j in self._jobs.values() if j.order.source.remote_request_id == order.source.remote_request_id]
         self._jobs[order.request_id] = job
         self._generations[order.source.remote_request_id, order.generation] = order.request_id
         args: dict[str, str | int] = {"method": order.method, "tokens": order.source.remote_tokens}
         if order.bandwidth is not None:
             args["bits_per_s"] = int(order.bandwidth * 1e6)
-        source, cache = order.source, self._layers[0].key
-        heads, head_dim = cache.shape[2:]
-        sizes = wire_bytes(order.method, source.remote_tokens, heads=heads, head_dim=head_dim, dtype=cache.dtype)
         try:
             if rivals:  # n > 1: a newer pull would end the one under way, and a prompt is handed out only once
                 raise TransportError(f"request {rivals[0].order.request_id} is fetching this prompt")
@@ -91,7 +108,7 @@ class Consumer:
                     order.generation,
                     stream,
                     args,
-                    max_bytes=2 * len(self._layers) * sizes[stream],
+                    max_bytes=sizes[stream],
                     engine_id=source.remote_engine_id,
                 )
         except (TransportError, ValueError) as error:
@@ -132,9 +149,13 @@ class Consumer:
         return blocks
 
     def report(self) -> LynxWorkerMetadata | None:
-        """Residuals that became ready and transfers that failed since the last call."""
+        """What became ready or failed since the last call, and how far the transfers are whose requests may draft."""
         report, self._report = self._report, LynxWorkerMetadata()
-        return report if report.residual_ready or report.failures else None
+        now = time.monotonic()
+        moving = [job for job in self._jobs.values() if job.reported]
+        report.progress = {job.order.request_id: job.progress(now) for job in moving + self._completed}
+        self._completed.clear()
+        return report if report.residual_ready or report.failures or report.progress else None
 
     def staged_bytes(self) -> int:
         """Bytes of frames held here or waiting to be taken in."""
@@ -173,6 +194,7 @@ class Consumer:
         if key in job.frames[item.stream]:
             raise sent.error("page_index", f"layer {sent.layer} sent twice")
         job.frames[item.stream][key] = frame
+        job.count(item)
         if all(key in frames for frames in job.frames.values()):
             # Also while the request drafts: a page is refined the moment its residual is here, so the last drafts are
             # better than the first, and nothing is left to be written when the verify pass is due.
@@ -218,6 +240,7 @@ class Consumer:
         else:
             self._report.residual_ready[request_id] += 1
         if job.complete:
+            self._completed.append(job)
             self._forget(job)
 
     def _decode(self, job: _Job, key: PageKey) -> None:

@@ -12,6 +12,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from lynx_ascend.serving.transfer_params import RemotePrompt
+from lynx_ascend.speculation.latency import time_left
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,45 @@ class LynxMetadata(KVConnectorMetadata):
     sends: list[SendOrder] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a transfer is, as one worker sees it.
+
+    left: bytes of the Residual that are still to come. received: bytes of all streams, in the `seconds` from the first
+    to the last of them. age: seconds since that last one.
+    """
+
+    left: int
+    received: int
+    seconds: float
+    age: float
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the Residual is there; infinite if that is not known."""
+        return time_left(self.left, self.received, self.seconds)
+
+
 @dataclass
 class LynxWorkerMetadata(KVConnectorWorkerMetadata):
-    """Worker to scheduler. A request's residual is ready when as many workers have said so as there are."""
+    """Worker to scheduler. A request's residual is ready when as many workers have said so as there are.
+
+    progress: of the transfers whose Anchor is in place, the slowest worker's, and once of each that is complete.
+    """
 
     residual_ready: Counter[str] = field(default_factory=Counter)
     failures: dict[str, str] = field(default_factory=dict)
+    progress: dict[str, Progress] = field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> LynxWorkerMetadata:
         assert isinstance(other, LynxWorkerMetadata)
-        return LynxWorkerMetadata(self.residual_ready + other.residual_ready, {**other.failures, **self.failures})
+        progress = dict(self.progress)
+        for request_id, theirs in other.progress.items():
+            ours = progress.setdefault(request_id, theirs)
+            progress[request_id] = max(ours, theirs, key=lambda p: p.time_left)
+        return LynxWorkerMetadata(
+            self.residual_ready + other.residual_ready, {**other.failures, **self.failures}, progress
+        )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ from typing import Any
 import msgspec
 
 from lynx_ascend.paged import METHODS
+from lynx_ascend.speculation.window import MAX_DRAFTS
+
+WINDOWS = ("adaptive", "fixed")
 
 
 class OptionError(ValueError):
@@ -20,6 +23,7 @@ class LynxOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     method: str = "lynx"  # for requests that name none
     draft_cap: int = 64  # most tokens drafted on the anchor; 0 waits for the residual
+    window: str = "adaptive"  # adaptive: as many drafts as are worth it, up to the cap; fixed: the cap
     host: str = "127.0.0.1"  # where a prefill instance listens, and the address it hands out
     port: int = 0  # 0: the system picks one
     bandwidth: float | None = None  # emulated link of a prefill instance, shared by its streams; None: the real one
@@ -36,7 +40,8 @@ class LynxOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             options = msgspec.convert(dict(extra_config), cls, strict=True)
         except msgspec.ValidationError as error:
             raise OptionError(f"kv_connector_extra_config: {error}") from None
-        _check_method("kv_connector_extra_config.method", options.method)
+        _check_name("kv_connector_extra_config.method", options.method, METHODS)
+        _check_name("kv_connector_extra_config.window", options.window, WINDOWS)
         _check_cap("kv_connector_extra_config.draft_cap", options.draft_cap)
         for name in ("bandwidth", "lease", "deadline", "stall"):
             value = getattr(options, name)
@@ -52,11 +57,12 @@ class RequestOptions(msgspec.Struct, frozen=True):
 
     method: str
     draft_cap: int
+    window: str
     bandwidth: float | None
 
     @classmethod
     def parse(cls, options: LynxOptions, extra_args: Mapping[str, Any] | None) -> RequestOptions:
-        """Reads `lynx_method`, `lynx_draft_cap` and `lynx_bandwidth` from a request's `vllm_xargs`.
+        """Reads `lynx_method`, `lynx_draft_cap`, `lynx_window` and `lynx_bandwidth` from a request's `vllm_xargs`.
 
         They ride in the body, so proxies that rewrite `kv_transfer_params` leave them alone.
 
@@ -65,9 +71,11 @@ class RequestOptions(msgspec.Struct, frozen=True):
         """
         args = dict(extra_args or {})
         method = args.get("lynx_method", options.method)
-        _check_method("lynx_method", method)
+        _check_name("lynx_method", method, METHODS)
         cap = args.get("lynx_draft_cap", options.draft_cap)
         _check_cap("lynx_draft_cap", cap)
+        window = args.get("lynx_window", options.window)
+        _check_name("lynx_window", window, WINDOWS)
         bandwidth = args.get("lynx_bandwidth")
         if bandwidth is not None:
             if not options.request_bandwidth:
@@ -75,15 +83,14 @@ class RequestOptions(msgspec.Struct, frozen=True):
             if isinstance(bandwidth, bool) or not isinstance(bandwidth, int | float) or not 1e-3 <= bandwidth <= 1e6:
                 raise OptionError(f"lynx_bandwidth: {bandwidth!r} is not a number of Mbit/s from 0.001 to 10^6")
             bandwidth = float(bandwidth)
-        return cls(method=method, draft_cap=cap, bandwidth=bandwidth)
+        return cls(method=method, draft_cap=cap, window=window, bandwidth=bandwidth)
 
 
-def _check_method(name: str, value: object) -> None:
-    if not isinstance(value, str) or value not in METHODS:
-        raise OptionError(f"{name}: {value!r} is none of {', '.join(METHODS)}")
+def _check_name(name: str, value: object, names: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in names:
+        raise OptionError(f"{name}: {value!r} is none of {', '.join(names)}")
 
 
 def _check_cap(name: str, value: object) -> None:
-    # 127 drafts and one corrected token are what vLLM's rejection sampler takes in one pass (MAX_SPEC_LEN).
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 127:
-        raise OptionError(f"{name}: {value!r} is not an integer of 0 .. 127")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_DRAFTS:
+        raise OptionError(f"{name}: {value!r} is not an integer of 0 .. {MAX_DRAFTS}")

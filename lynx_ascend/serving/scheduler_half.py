@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,9 @@ from vllm.v1.request import RequestStatus
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.paged import streams
 from lynx_ascend.serving.drafting import may_draft
-from lynx_ascend.serving.metadata import LynxMetadata, LynxWorkerMetadata, PullOrder, SendOrder
+from lynx_ascend.serving.metadata import LynxMetadata, LynxWorkerMetadata, Progress, PullOrder, SendOrder
 from lynx_ascend.serving.options import LynxOptions, OptionError, RequestOptions
+from lynx_ascend.serving.policy import Policy
 from lynx_ascend.serving.trace import Trace
 from lynx_ascend.serving.transfer_params import RemotePrompt, TransferParamsError, wants_remote_decode
 from lynx_ascend.speculation.decoder import SpecDecoder, State
@@ -33,12 +35,19 @@ class RemoteRequest:
     options: RequestOptions
     drafts: bool  # may draft: the load is reported with the anchor
     residual_ready: bool = False
+    progress: Progress | None = None  # of the transfer; None: the anchor is not there
+    waited: bool = False  # was told to skip a draft step
     failure: str | None = None
 
     @property
     def live(self) -> bool:
         """True while the transfer or the verification is under way."""
         return not self.decoder.finished
+
+    @property
+    def may_wait(self) -> bool:
+        """True while the Residual is on its way: to draft meanwhile is a choice."""
+        return self.drafts and not self.residual_ready and self.failure is None
 
 
 class SchedulerHalf:
@@ -48,10 +57,12 @@ class SchedulerHalf:
         remotes: the requests under way.
         private: requests whose blocks hold reconstructed KV and must stay out of the prefix cache, until they finish.
         refused: requests that cannot be served, with the reason; the scheduler mixin ends them with an error.
+        policy: what this instance has learned, and decides by.
     """
 
-    def __init__(self, options: LynxOptions, engine_id: str, workers: int, trace: Trace) -> None:
+    def __init__(self, options: LynxOptions, engine_id: str, workers: int, trace: Trace, policy: Policy) -> None:
         self.options = options
+        self.policy = policy
         self.remotes: dict[str, RemoteRequest] = {}
         self.private: set[str] = set()
         self.refused: dict[str, str] = {}
@@ -150,11 +161,31 @@ class SchedulerHalf:
                 del self._votes[request_id]
                 if request_id in self.remotes:
                     self.remotes[request_id].residual_ready = True
+        for request_id, progress in report.progress.items():
+            if request_id in self.remotes:
+                self.remotes[request_id].progress = progress
         for request_id, reason in report.failures.items():
             if request_id in self.remotes:
                 self.remotes[request_id].failure = reason
 
+    def drafts_more(self, remote: RemoteRequest, in_flight: int, others: int) -> bool:
+        """Whether the next step of a request that drafts is worth it (Policy.drafts_more)."""
+        t_residual = math.inf if remote.progress is None else remote.progress.time_left
+        more = self.policy.drafts_more(
+            remote.decoder, remote.options, t_residual=t_residual, in_flight=in_flight, others=others
+        )
+        remote.waited |= not more
+        return more
+
     # The end.
+
+    def on_verified(self, remote: RemoteRequest, tokens: list[int]) -> None:
+        """The verify pass gave `tokens`: the request is an ordinary one from here on."""
+        drafted = len(remote.decoder.drafts)
+        remote.decoder.on_verified(tokens)
+        self.policy.on_verified(remote.decoder, waited=remote.waited)
+        self._trace("verified", remote.request_id, drafted=drafted, accepted=remote.decoder.accepted)
+        self.complete(remote)
 
     def give_up(self, remote: RemoteRequest, reason: str) -> None:
         """The request leaves the transfer behind; the caller recomputes it or ends it."""

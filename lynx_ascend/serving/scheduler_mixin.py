@@ -107,6 +107,7 @@ class LynxSchedulerMixin(_Scheduler):
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         if self._lynx is None:
             return super().schedule(*args, **kwargs)
+        self._lynx.policy.begin_step()
         for remote, request in self._running_remotes():
             if self._lynx_in_flight[remote.request_id]:
                 continue
@@ -131,22 +132,43 @@ class LynxSchedulerMixin(_Scheduler):
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
-        """Keeps schedule() away from the requests that are parked, on their way there, or being verified.
+        """Keeps schedule() away from the requests that are parked, on their way there, or being verified, and from
+        those whose next draft is not worth its step.
 
-        They look as if nothing of them were left to compute: every scheduler passes over such a request.
+        They look as if nothing of them were left to compute: every scheduler passes over such a request. Those that
+        would enter the batch with their first draft look as if they were still being loaded.
         """
-        held = []
-        for remote, request in self._running_remotes():
-            in_flight, state = self._lynx_in_flight[remote.request_id], remote.decoder.state
-            stopping = state is State.DRAFTING and (remote.residual_ready or remote.failure is not None)
-            if state is State.PARKED or stopping or (state is State.VERIFYING and in_flight):
+        assert self._lynx is not None
+        held, loading = [], []
+        running = self._running_remotes()
+        batch = len(self.running) - sum(remote.decoder.state is State.PARKED for remote, _ in running)
+        for remote, request in running:
+            if self._is_held(remote, batch - 1):
                 everything = min(request.num_tokens_with_spec + request.num_output_placeholders, self.max_model_len - 1)
                 held.append((request, request.num_computed_tokens, everything))
                 request.num_computed_tokens = everything
+        for request_id in self.finished_recving_kv_req_ids - self.failed_recving_kv_req_ids:
+            entering = self._lynx.remotes.get(request_id)
+            if entering is not None and entering.may_wait and not self._lynx.drafts_more(entering, 0, batch):
+                loading.append(request_id)
+        self.finished_recving_kv_req_ids.difference_update(loading)
         yield
+        self.finished_recving_kv_req_ids.update(loading)
         for request, computed, everything in held:
             if request.num_computed_tokens == everything:  # else it was preempted meanwhile
                 request.num_computed_tokens = computed
+
+    def _is_held(self, remote: RemoteRequest, others: int) -> bool:
+        assert self._lynx is not None
+        in_flight = self._lynx_in_flight[remote.request_id]
+        match remote.decoder.state:
+            case State.PARKED:
+                return True
+            case State.VERIFYING:
+                return in_flight > 0
+            case State.DRAFTING:
+                return not remote.may_wait or not self._lynx.drafts_more(remote, in_flight, others)
+        return False
 
     def _begin_verify(self, remote: RemoteRequest, request: Any) -> None:
         """Back to the last prompt token, with the drafts as speculative tokens.
@@ -197,10 +219,7 @@ class LynxSchedulerMixin(_Scheduler):
         assert self._lynx is not None
         if remote.decoder.state is State.VERIFYING:
             tokens, stopped = super()._update_request_with_output(request, new_token_ids, *args, **kwargs)
-            drafted = len(remote.decoder.drafts)
-            remote.decoder.on_verified(tokens)
-            self._lynx.trace("verified", request.request_id, drafted=drafted, accepted=remote.decoder.accepted)
-            self._lynx.complete(remote)
+            self._lynx.on_verified(remote, tokens)
             # With asynchronous scheduling the worker does not know yet how many tokens were accepted.
             self._lynx_stale_rows.add(request.request_id)
             return tokens, stopped
@@ -220,6 +239,10 @@ class LynxSchedulerMixin(_Scheduler):
     def update_from_output(
         self, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
     ) -> dict[int, EngineCoreOutputs]:
+        if self._lynx is not None:
+            scheduled = scheduler_output.num_scheduled_tokens
+            drafts = scheduler_output.scheduled_spec_decode_tokens
+            self._lynx.policy.end_step(scheduled.values(), [len(tokens) for tokens in drafts.values()])
         for request_id in self._lynx_in_flight.keys() & scheduler_output.num_scheduled_tokens.keys():
             _take_one(self._lynx_in_flight, request_id)
             if request_id in self._lynx_void:

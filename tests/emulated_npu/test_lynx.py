@@ -85,7 +85,7 @@ def prefilled(prefill: Server, prompt: list[int]) -> dict[str, Any]:
     return params
 
 
-def decoded(servers: tuple[Server, Server], prompt: list[int], **xargs: int | float) -> list[int]:
+def decoded(servers: tuple[Server, Server], prompt: list[int], **xargs: int | float | str) -> list[int]:
     """The text of D on the KV of P."""
     prefill, decode = servers
     params = prefilled(prefill, prompt)
@@ -173,7 +173,10 @@ def test_text_equals_the_8_bit_cache(
         before = len(events(folder, "verified"))
         others = [pool.submit(ordinary, decode, prompt, 40) for prompt in beside]
         # Links on which the Residual takes some 10 decode steps.
-        texts = list(pool.map(lambda prompt: decoded(servers, prompt, lynx_bandwidth=len(prompt) / 100), prompts))
+        options = {"lynx_window": "fixed"}
+        texts = list(
+            pool.map(lambda prompt: decoded(servers, prompt, lynx_bandwidth=len(prompt) / 100, **options), prompts)
+        )
         ordinary_texts = [other.result() for other in others]
     assert_equal_up_to_ties(texts, references["lynx"])
     assert_equal_up_to_ties(ordinary_texts, references["ordinary"])

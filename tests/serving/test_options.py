@@ -32,6 +32,8 @@ def test_defaults() -> None:
         ({"stall": float("nan")}, "stall"),
         ({"port": 70000}, "port"),
         ({"drafts": 7}, "drafts"),
+        ({"window": "wide"}, "window"),
+        ({"window": 16}, "window"),
     ],
 )
 def test_bad_config_names_the_field(config: dict[str, Any], field: str) -> None:
@@ -42,10 +44,10 @@ def test_bad_config_names_the_field(config: dict[str, Any], field: str) -> None:
 def test_request_overrides_what_it_may() -> None:
     options = LynxOptions.parse({"request_bandwidth": True})
     request = RequestOptions.parse(
-        options, {"lynx_method": "int8", "lynx_draft_cap": 5, "lynx_bandwidth": 40, "other": 1}
+        options, {"lynx_method": "int8", "lynx_draft_cap": 5, "lynx_window": "fixed", "lynx_bandwidth": 40, "other": 1}
     )
-    assert request == RequestOptions("int8", 5, 40.0)
-    assert RequestOptions.parse(options, None) == RequestOptions("lynx", 64, None)
+    assert request == RequestOptions("int8", 5, "fixed", 40.0)
+    assert RequestOptions.parse(options, None) == RequestOptions("lynx", 64, "adaptive", None)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,8 @@ def test_request_overrides_what_it_may() -> None:
         ({"lynx_method": ["lynx"]}, "lynx_method"),
         ({"lynx_draft_cap": "9"}, "lynx_draft_cap"),
         ({"lynx_draft_cap": 1000}, "lynx_draft_cap"),
+        ({"lynx_window": "wide"}, "lynx_window"),
+        ({"lynx_window": True}, "lynx_window"),
         ({"lynx_bandwidth": 40}, "lynx_bandwidth"),  # the operator did not allow it
     ],
 )

@@ -1,0 +1,186 @@
+"""The policies at work: how many drafts a request makes, and that no answer depends on it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lynx_ascend.serving.metadata import LynxWorkerMetadata, Progress
+from lynx_ascend.serving.options import LynxOptions, RequestOptions
+from lynx_ascend.serving.policy import Policy
+from lynx_ascend.speculation.decoder import SpecDecoder
+
+STEP_S = 0.05  # of the fake clock
+SLOW = 8  # Mbit/s: the Residual of 300 tokens takes more than a second
+
+
+def ticking() -> Callable[[], float]:
+    """A clock that is STEP_S later each time it is asked."""
+    return itertools.count(step=STEP_S).__next__
+
+
+@pytest.fixture
+def policy(engine: Any) -> Iterator[Policy]:
+    """A fresh one for the engine, on a fake clock."""
+    engine.assert_clean()
+    before, engine.half.policy = engine.half.policy, Policy(ticking())
+    yield engine.half.policy
+    engine.assert_clean()
+    engine.half.policy = before
+
+
+@pytest.fixture
+def seen(engine: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """The scheduler's trace."""
+    events: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(engine.half, "_trace", lambda event, request_id, **fields: events.append((event, fields)))
+    return events
+
+
+def drafted(seen: list[tuple[str, dict[str, Any]]]) -> list[int]:
+    """Drafts of each verified request."""
+    return [fields["drafted"] for event, fields in seen if event == "verified"]
+
+
+@pytest.fixture(scope="module")
+def plain(engine: Any, prompts: list[list[int]]) -> list[int]:
+    """The 8-bit answer to the first prompt, without drafts."""
+    tokens: list[int] = engine.answer(prompts[0], engine.prefill(prompts[0]), lynx_draft_cap=0, max_tokens=40).tokens
+    return tokens
+
+
+def answer(engine: Any, prompt: list[int], **options: Any) -> list[int]:
+    tokens: list[int] = engine.answer(prompt, engine.prefill(prompt), max_tokens=40, **options).tokens
+    return tokens
+
+
+def rejected_after(policy: Policy, kept: int, price: float = 0.4) -> None:
+    """The policy has seen that drafts beyond the first `kept` do not hold, and that one costs `price` of a step."""
+    policy.times.on_verify(1, policy.times.costs.tpot + price * STEP_S)
+    for _ in range(100):
+        policy.curve.observe(kept, rejected=True)
+
+
+# On the real engine.
+
+
+@pytest.mark.engine
+def test_slow_link_drafts_more(
+    engine: Any, prompts: list[list[int]], plain: list[int], policy: Policy, seen: list[Any]
+) -> None:
+    for bandwidth in (400, 40, SLOW):
+        assert answer(engine, prompts[0], lynx_bandwidth=bandwidth) == plain
+    fast, middle, slow = drafted(seen)
+    assert fast < middle < slow
+    assert policy.times.costs.tpot > 0.9 * STEP_S  # of the fake clock, and above the first guess
+
+
+@pytest.mark.engine
+@pytest.mark.portable
+def test_stopped_draft_is_held_then_verified(
+    engine: Any, prompts: list[list[int]], plain: list[int], policy: Policy, seen: list[Any]
+) -> None:
+    rejected_after(policy, kept=3)
+    prompt, reports = prompts[0], []
+    request = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=SLOW, max_tokens=40)
+    other = engine.add(prompts[1][:100], max_tokens=10)
+    engine.step_until(lambda: engine.state(request) == "DRAFTING", "drafting")
+    (remote,) = engine.half.remotes.values()
+    while engine.state(request) == "DRAFTING":
+        engine.step()
+        reports.append(remote.progress)
+        assert len(remote.decoder.drafts) <= 3
+    assert engine.run(request, other)[0].tokens == plain
+    assert drafted(seen) == [3]
+    assert remote.waited and policy.curve.survival[0] > 0.9
+    # The worker's reports: bytes of the Residual count down to none.
+    assert sum(earlier.left > later.left for earlier, later in itertools.pairwise(reports)) >= 3
+    assert reports[-1].left == 0 and all(report.seconds > 0 and report.age >= 0 for report in reports)
+
+
+@pytest.mark.engine
+@pytest.mark.portable
+def test_where_no_draft_is_worth_it_the_request_waits(
+    engine: Any, prompts: list[list[int]], plain: list[int], policy: Policy, seen: list[Any]
+) -> None:
+    rejected_after(policy, kept=0, price=30.0)
+    before = policy.curve.survival[0]
+    assert answer(engine, prompts[0], lynx_bandwidth=SLOW) == plain
+    assert drafted(seen) == [0] and "draft" not in [event for event, _ in seen]
+    assert policy.curve.survival[0] > before  # a request that waits lets old counts fade
+
+
+@pytest.mark.engine
+@pytest.mark.portable
+def test_fixed_window_drafts_to_its_cap(
+    engine: Any, prompts: list[list[int]], plain: list[int], policy: Policy, seen: list[Any]
+) -> None:
+    rejected_after(policy, kept=0, price=30.0)
+    options = {"lynx_bandwidth": SLOW, "lynx_window": "fixed", "lynx_draft_cap": 5}
+    assert answer(engine, prompts[0], **options) == plain
+    assert drafted(seen) == [5]
+
+
+# By themselves.
+
+
+def test_steps_are_timed_one_behind_the_other() -> None:
+    at = iter([0.0, 1.0, 1.5, 2.0, 2.5, 9.0, 9.25])
+    policy = Policy(lambda: next(at))
+    policy.begin_step()  # 0
+    policy.begin_step()  # 1: asynchronous, before the first one's output
+    assert policy.end_step([1, 1], []) == 1.5
+    assert policy.end_step([1, 1], []) == 0.5  # not from 1.0: until 1.5 the device was busy
+    policy.begin_step()  # 2.5, then idle
+    assert policy.end_step([], []) == 6.5
+    assert policy.times.costs.tpot == pytest.approx((0.03 + 1.5 + 0.5) / 3)
+
+
+def test_which_steps_tell_what() -> None:
+    policy = Policy(ticking())
+
+    def step(tokens: list[int], drafts: list[int]) -> tuple[float, float]:
+        policy.begin_step()
+        policy.now()
+        policy.end_step(tokens, drafts)
+        return policy.times.costs.tpot, policy.times.costs.verify_draft
+
+    before = policy.times.costs.tpot, policy.times.costs.verify_draft
+    assert step([], []) == before  # nothing ran
+    assert step([300, 1], []) == before  # prefill
+    assert step([1, 9, 300], [8]) == before
+    assert step([9, 5], [8, 4]) == before  # two at once
+    tpot, draft = step([9, 1], [8])
+    assert tpot == before[0] and draft == pytest.approx((2 * STEP_S - tpot) / 8)
+    assert step([1, 1, 1], [])[0] == pytest.approx((tpot + 2 * STEP_S) / 2)
+
+
+def test_drafts_in_flight_count() -> None:
+    policy = Policy(ticking())
+    rejected_after(policy, kept=3)
+    decoder = SpecDecoder("r", cap=64)
+    decoder.on_anchor_ready()
+    decoder.on_draft_token(1)
+
+    def more(in_flight: int, window: str = "adaptive", t_residual: float = math.inf) -> bool:
+        options = RequestOptions.parse(LynxOptions(window=window), None)
+        return policy.drafts_more(decoder, options, t_residual=t_residual, in_flight=in_flight, others=0)
+
+    assert [more(in_flight) for in_flight in range(4)] == [True, True, False, False]
+    assert [more(in_flight, "fixed") for in_flight in (2, 62, 63)] == [True, True, False]
+    assert not more(0, t_residual=0.0)
+
+
+def test_progress_is_that_of_the_slowest_worker() -> None:
+    fast, slow = Progress(100, 900, 1.0, 0.0), Progress(200, 800, 1.0, 0.0)
+    for first, second in ((fast, slow), (slow, fast)):
+        both = LynxWorkerMetadata(progress={"a": first}).aggregate(
+            LynxWorkerMetadata(progress={"a": second, "b": fast})
+        )
+        assert both.progress == {"a": slow, "b": fast}
+    assert Progress(0, 0, 0.0, 0.0).time_left == 0 and Progress(1, 0, 0.0, 0.0).time_left == math.inf
+    assert slow.time_left == pytest.approx(0.25)
