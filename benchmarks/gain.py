@@ -83,7 +83,7 @@ def measure(args: argparse.Namespace, console: Console) -> list[Row]:
             logs=Path(folder) / "logs",
             dtype=args.dtype,
             trace_dir=trace_dir,
-            extra={"request_bandwidth": True},
+            extra={"request_bandwidth": True, "health": False},
             decode_args=("--no-enable-prefix-caching",),
         )
         with Cluster(options) as cluster:

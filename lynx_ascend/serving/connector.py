@@ -46,7 +46,7 @@ class LynxConnector(KVConnectorBase_V1):
         if role == KVConnectorRole.SCHEDULER:
             trace = Trace(options.trace_dir, f"scheduler-{transfer.kv_role}")
             workers = vllm_config.parallel_config.world_size
-            self.scheduler_half = SchedulerHalf(options, self._engine_id, workers, trace, Policy())
+            self.scheduler_half = SchedulerHalf(options, self._engine_id, workers, trace, Policy(options))
             if options.method != LOSSLESS and transfer.is_kv_consumer:
                 logger.warning(
                     "method %s is lossy: answers follow the %s, not the uncompressed cache",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 
-from lynx_ascend.serving.options import RequestOptions
+from lynx_ascend.serving.options import LynxOptions, RequestOptions
 from lynx_ascend.speculation.decoder import SpecDecoder
+from lynx_ascend.speculation.health import Health
+from lynx_ascend.speculation.latency import drafting_gain
 from lynx_ascend.speculation.steps import StepTimes
 from lynx_ascend.speculation.survival import AcceptanceCurve
 from lynx_ascend.speculation.window import worth_drafting
 
+logger = logging.getLogger("vllm.lynx_ascend.policy")
 FIRST_TPOT = 0.03  # seconds; counts as one step, so that two steps of the engine outweigh it
 
 
@@ -23,13 +27,16 @@ class Policy:
         now: the clock, monotonic seconds.
 
     Attributes:
-        times: what steps cost. curve: how far drafts hold.
+        times: what steps cost. curve: how far drafts hold. health: whether drafting pays; None: not asked.
+        skips: requests that could have drafted and were told not to, by reason.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, options: LynxOptions, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
         self.times = StepTimes(FIRST_TPOT)
         self.curve = AcceptanceCurve()
+        self.health = Health() if options.health else None
+        self.skips: Counter[str] = Counter()
         self._begun: deque[float] = deque()  # steps whose output is not back
         self._ended = -math.inf
 
@@ -62,6 +69,14 @@ class Policy:
 
     # Drafts.
 
+    def admits(self) -> bool:
+        """Whether a request that arrives now, and could draft, is to; if not it waits for both streams."""
+        if self.health is None or self.health.admit(self.now()):
+            return True
+        self.skips["health"] += 1
+        self.curve.observe(0, rejected=False)  # it has the time for drafts and makes none
+        return False
+
     def drafts_more(
         self, decoder: SpecDecoder, options: RequestOptions, *, t_residual: float, in_flight: int, others: int
     ) -> bool:
@@ -80,7 +95,28 @@ class Policy:
             survival, costs, t_residual=t_residual, limit=cap, drafted=drafted, others=others
         )
 
-    def on_verified(self, decoder: SpecDecoder, *, waited: bool) -> None:
-        """A request was verified. waited: it was told at least once that a draft is not worth it."""
-        if decoder.drafts or waited:
-            self.curve.observe(decoder.accepted or 0, rejected=decoder.rejected)
+    def on_verified(self, decoder: SpecDecoder, *, waited: bool, overrun: float) -> None:
+        """A request was verified.
+
+        Args:
+            waited: it was told at least once that a draft is not worth it.
+            overrun: seconds by which its drafts delayed the verify pass.
+        """
+        accepted, drafted = decoder.accepted or 0, len(decoder.drafts)
+        if drafted or waited:
+            self.curve.observe(accepted, rejected=decoder.rejected)
+        if not drafted or self.health is None:
+            return
+        # The pass may have shared its step with a prefill or another pass: what passes cost on average is fairer.
+        costs = self.times.costs
+        verify = costs.verify + drafted * costs.verify_draft
+        won = drafting_gain(accepted, costs.tpot, verify, n=accepted + 1, last_step=overrun)
+        verdict = self.health.observe(drafted, accepted, won.total / costs.tpot, self.now())
+        if verdict is not None:
+            logger.warning(
+                "%s: the last %d requests that drafted won %.1f decode steps on average, %.0f %% of drafts accepted",
+                "drafting pays again" if verdict.drafting else "drafting does not pay, requests wait for both streams",
+                verdict.sample,
+                verdict.steps_won,
+                100 * (verdict.acceptance or 0),
+            )

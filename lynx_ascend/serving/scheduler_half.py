@@ -18,6 +18,7 @@ from lynx_ascend.serving.options import LynxOptions, OptionError, RequestOptions
 from lynx_ascend.serving.policy import Policy
 from lynx_ascend.serving.trace import Trace
 from lynx_ascend.serving.transfer_params import RemotePrompt, TransferParamsError, wants_remote_decode
+from lynx_ascend.speculation.actions import Verify
 from lynx_ascend.speculation.decoder import SpecDecoder, State
 from lynx_ascend.speculation.window import FixedWindow
 
@@ -36,7 +37,9 @@ class RemoteRequest:
     drafts: bool  # may draft: the load is reported with the anchor
     residual_ready: bool = False
     progress: Progress | None = None  # of the transfer; None: the anchor is not there
+    residual_at: float | None = None  # when the last byte was there, by the policy's clock
     waited: bool = False  # was told to skip a draft step
+    overrun: float = 0.0  # seconds by which its last draft step delayed the verify pass
     failure: str | None = None
 
     @property
@@ -99,7 +102,7 @@ class SchedulerHalf:
             self._refuse(request.request_id, f"kv_transfer_params: {tokens}")
             return
         cap = FixedWindow(options.draft_cap).draft_cap(request.max_tokens)
-        drafts = cap > 0 and Stream.RESIDUAL in streams(options.method) and may_draft(request)
+        drafts = cap > 0 and Stream.RESIDUAL in streams(options.method) and may_draft(request) and self.policy.admits()
         decoder = SpecDecoder(request.request_id, cap=cap if drafts else 0)
         self.remotes[request.request_id] = RemoteRequest(request.request_id, decoder, source, options, drafts)
         if options.method != LOSSLESS:
@@ -164,6 +167,8 @@ class SchedulerHalf:
         for request_id, progress in report.progress.items():
             if request_id in self.remotes:
                 self.remotes[request_id].progress = progress
+                if not progress.left:
+                    self.remotes[request_id].residual_at = self.policy.now() - progress.age
         for request_id, reason in report.failures.items():
             if request_id in self.remotes:
                 self.remotes[request_id].failure = reason
@@ -177,13 +182,25 @@ class SchedulerHalf:
         remote.waited |= not more
         return more
 
+    def begin_verify(self, remote: RemoteRequest, *, alone: bool) -> tuple[int, ...]:
+        """The Residual is there and nothing of the request is in flight: its drafts, to be verified.
+
+        alone: the engine serves no other request; else the step in which the Residual came ran in any case.
+        """
+        _, verify = remote.decoder.on_residual_ready()
+        assert isinstance(verify, Verify)
+        if alone and remote.residual_at is not None:
+            remote.overrun = max(0.0, self.policy.now() - remote.residual_at)
+        self._trace("verify_start", remote.request_id, drafted=len(verify.drafts))
+        return verify.drafts
+
     # The end.
 
     def on_verified(self, remote: RemoteRequest, tokens: list[int]) -> None:
         """The verify pass gave `tokens`: the request is an ordinary one from here on."""
         drafted = len(remote.decoder.drafts)
         remote.decoder.on_verified(tokens)
-        self.policy.on_verified(remote.decoder, waited=remote.waited)
+        self.policy.on_verified(remote.decoder, waited=remote.waited, overrun=remote.overrun)
         self._trace("verified", remote.request_id, drafted=drafted, accepted=remote.decoder.accepted)
         self.complete(remote)
 

@@ -14,7 +14,6 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import RequestStatus
 
 from lynx_ascend.serving.scheduler_half import RemoteRequest, SchedulerHalf
-from lynx_ascend.speculation.actions import Verify
 from lynx_ascend.speculation.decoder import State
 
 if TYPE_CHECKING:
@@ -175,15 +174,13 @@ class LynxSchedulerMixin(_Scheduler):
 
         Commit needs no order of its own: the worker has refined each page as its residual came (Consumer).
         """
-        _, verify = remote.decoder.on_residual_ready()
-        assert isinstance(verify, Verify)
+        assert self._lynx is not None
+        drafts = self._lynx.begin_verify(remote, alone=self.running == [request])
         self._drop_output(request)
         request.num_computed_tokens = request.num_prompt_tokens - 1
-        request.spec_token_ids = list(verify.drafts)
-        if verify.drafts:  # else the request may be a new one, which has no row
+        request.spec_token_ids = list(drafts)
+        if drafts:  # else the request may be a new one, which has no row
             self._lynx_stale_rows.add(remote.request_id)
-        assert self._lynx is not None
-        self._lynx.trace("verify_start", remote.request_id, drafted=len(verify.drafts))
 
     def _rebuild_rows(self, output: Any) -> None:
         """Has the worker build a request's row again, as after a preemption, where its tokens have changed."""

@@ -4,6 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A fallback (drafting is False) or a return, and the results that it rests on: Health's properties of these names.
+
+    sample: how many they are.
+    """
+
+    drafting: bool
+    sample: int
+    steps_won: float
+    acceptance: float | None
 
 
 class Health:
@@ -65,11 +79,14 @@ class Health:
         self._probes -= 1
         return True
 
-    def observe(self, drafted: int, accepted: int, steps_won: float, now: float) -> None:
+    def observe(self, drafted: int, accepted: int, steps_won: float, now: float) -> Verdict | None:
         """A request that drafted was verified.
 
         Args:
             steps_won: latency.drafting_gain(...).total / TPOT.
+
+        Returns:
+            What changes by it; None: nothing.
 
         Raises:
             ValueError: not 0 <= accepted <= drafted, or steps_won is not finite.
@@ -79,15 +96,16 @@ class Health:
         if not math.isfinite(steps_won):
             raise ValueError(f"steps_won: {steps_won} is not finite")
         self._last.append((drafted, accepted, steps_won))
-        if len(self._last) < self._sample:
-            return
-        won = self.steps_won
-        assert won is not None
+        won, acceptance = self.steps_won, self.acceptance
+        if len(self._last) < self._sample or won is None:
+            return None
         if self._drafting and won < 0:
             self._drafting = False
             self._may_return = self._next_probe = now + self._interval
             self._probes = 0
-            self._last.clear()  # the next decision rests on results of its own
         elif not self._drafting and won > self._margin and now >= self._may_return:
             self._drafting = True
-            self._last.clear()
+        else:
+            return None
+        self._last.clear()  # the next decision rests on results of its own
+        return Verdict(self._drafting, self._sample, won, acceptance)

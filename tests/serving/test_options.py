@@ -34,6 +34,7 @@ def test_defaults() -> None:
         ({"drafts": 7}, "drafts"),
         ({"window": "wide"}, "window"),
         ({"window": 16}, "window"),
+        ({"health": "yes"}, "health"),
     ],
 )
 def test_bad_config_names_the_field(config: dict[str, Any], field: str) -> None:

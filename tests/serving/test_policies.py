@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from lynx_ascend.serving import consumer
 from lynx_ascend.serving.metadata import LynxWorkerMetadata, Progress
 from lynx_ascend.serving.options import LynxOptions, RequestOptions
 from lynx_ascend.serving.policy import Policy
 from lynx_ascend.speculation.decoder import SpecDecoder
+from lynx_ascend.speculation.health import Health
+from lynx_ascend.speculation.steps import StepTimes
 
 STEP_S = 0.05  # of the fake clock
 SLOW = 8  # Mbit/s: the Residual of 300 tokens takes more than a second
 
 
-def ticking() -> Callable[[], float]:
-    """A clock that is STEP_S later each time it is asked."""
-    return itertools.count(step=STEP_S).__next__
+class Clock:
+    """STEP_S later each time it is asked."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> float:
+        self.at += STEP_S
+        return self.at
 
 
 @pytest.fixture
 def policy(engine: Any) -> Iterator[Policy]:
     """A fresh one for the engine, on a fake clock."""
     engine.assert_clean()
-    before, engine.half.policy = engine.half.policy, Policy(ticking())
+    before, engine.half.policy = engine.half.policy, Policy(LynxOptions(), Clock())
     yield engine.half.policy
     engine.assert_clean()
     engine.half.policy = before
@@ -125,12 +135,52 @@ def test_fixed_window_drafts_to_its_cap(
     assert drafted(seen) == [5]
 
 
+@pytest.mark.engine
+@pytest.mark.portable
+def test_bad_drafts_end_drafting_and_good_probes_bring_it_back(
+    engine: Any,
+    prompts: list[list[int]],
+    plain: list[int],
+    policy: Policy,
+    seen: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    policy.health = Health(sample=2, interval=1000.0)
+    options = {"lynx_bandwidth": SLOW, "lynx_window": "fixed", "lynx_draft_cap": 6}
+
+    def verified() -> list[int]:
+        """Drafts of the next request, if it is one that drafts."""
+        seen.clear()
+        assert answer(engine, prompts[0], **options) == plain
+        return drafted(seen)
+
+    with monkeypatch.context() as broken, caplog.at_level(logging.WARNING, "vllm.lynx_ascend.policy"):
+        # Anchors that say nothing: the drafts are those of whatever the blocks held, the verified tokens are right.
+        write_page = consumer.write_page
+        broken.setattr(consumer, "write_page", lambda a, r, *args, **kw: r and write_page(a, r, *args, **kw))
+        policy.times.on_verify(1, 4 * STEP_S)
+        assert [verified(), verified()] == [[6], [6]]
+        assert not policy.health.drafting
+        assert [verified(), verified()] == [[], []] and policy.skips == {"health": 2}
+        (alarm,) = [record.getMessage() for record in caplog.records]
+        assert "does not pay" in alarm and "the last 2 requests" in alarm
+    policy.times, policy.now.at = StepTimes(STEP_S), policy.now.at + 1000  # type: ignore[attr-defined]
+    with caplog.at_level(logging.WARNING, "vllm.lynx_ascend.policy"):
+        caplog.clear()
+        assert [verified(), verified()] == [[6], [6]]  # probes
+        assert policy.health.drafting
+        (news,) = [record.getMessage() for record in caplog.records]
+        assert "pays again" in news
+        assert verified() == [6]
+
+
 # By themselves.
 
 
 def test_steps_are_timed_one_behind_the_other() -> None:
     at = iter([0.0, 1.0, 1.5, 2.0, 2.5, 9.0, 9.25])
-    policy = Policy(lambda: next(at))
+    policy = Policy(LynxOptions(), lambda: next(at))
     policy.begin_step()  # 0
     policy.begin_step()  # 1: asynchronous, before the first one's output
     assert policy.end_step([1, 1], []) == 1.5
@@ -141,7 +191,7 @@ def test_steps_are_timed_one_behind_the_other() -> None:
 
 
 def test_which_steps_tell_what() -> None:
-    policy = Policy(ticking())
+    policy = Policy(LynxOptions(), Clock())
 
     def step(tokens: list[int], drafts: list[int]) -> tuple[float, float]:
         policy.begin_step()
@@ -160,7 +210,7 @@ def test_which_steps_tell_what() -> None:
 
 
 def test_drafts_in_flight_count() -> None:
-    policy = Policy(ticking())
+    policy = Policy(LynxOptions(), Clock())
     rejected_after(policy, kept=3)
     decoder = SpecDecoder("r", cap=64)
     decoder.on_anchor_ready()
@@ -184,3 +234,15 @@ def test_progress_is_that_of_the_slowest_worker() -> None:
         assert both.progress == {"a": slow, "b": fast}
     assert Progress(0, 0, 0.0, 0.0).time_left == 0 and Progress(1, 0, 0.0, 0.0).time_left == math.inf
     assert slow.time_left == pytest.approx(0.25)
+
+
+def test_health_can_be_turned_off() -> None:
+    policy = Policy(LynxOptions(health=False), Clock())
+    decoder = SpecDecoder("r", cap=1)
+    decoder.on_anchor_ready()
+    decoder.on_draft_token(1)
+    decoder.on_residual_ready()
+    decoder.on_verified([2])
+    for _ in range(100):
+        policy.on_verified(decoder, waited=False, overrun=9.0)
+    assert policy.admits() and policy.curve.survival[0] < 0.5

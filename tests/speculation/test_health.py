@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from lynx_ascend.speculation.health import Health
+from lynx_ascend.speculation.health import Health, Verdict
 
 
 def _observe(health: Health, won: list[float], now: float) -> None:
@@ -112,9 +112,11 @@ class RandomHistories(RuleBasedStateMachine):
     def _report(self, won: float) -> None:
         was = self.health.drafting
         self.last.append(won)
-        self.health.observe(4, 2, won, self.now)
-        if self.health.drafting != was:
+        verdict = self.health.observe(4, 2, won, self.now)
+        assert (verdict is None) == (self.health.drafting == was)
+        if verdict is not None:
             mean = sum(self.last[-self.sample :]) / self.sample
+            assert verdict == Verdict(not was, self.sample, pytest.approx(mean), 0.5)
             assert len(self.last) >= self.sample
             assert mean < 0 if was else mean > self.margin
             self.turns.append((self.health.drafting, self.now))
