@@ -11,9 +11,10 @@ from lynx_ascend.paged import streams
 from lynx_ascend.serving import compat
 from lynx_ascend.serving.checks import check_config
 from lynx_ascend.serving.consumer import Consumer
+from lynx_ascend.serving.kv_costs import kv_costs
 from lynx_ascend.serving.layout import layer_views
 from lynx_ascend.serving.metadata import LynxHandshake, LynxMetadata, LynxWorkerMetadata
-from lynx_ascend.serving.options import LynxOptions
+from lynx_ascend.serving.options import AUTO, LynxOptions
 from lynx_ascend.serving.policy import Policy
 from lynx_ascend.serving.producer import Producer
 from lynx_ascend.serving.runner_patch import install
@@ -48,10 +49,12 @@ class LynxConnector(KVConnectorBase_V1):
             workers = vllm_config.parallel_config.world_size
             self.scheduler_half = SchedulerHalf(options, self._engine_id, workers, trace, Policy(options))
             if options.method != LOSSLESS and transfer.is_kv_consumer:
+                split = options.method == AUTO or len(streams(options.method)) > 1
                 logger.warning(
-                    "method %s is lossy: answers follow the %s, not the uncompressed cache",
+                    "method %s is lossy: answers follow the %s, not %sthe uncompressed cache",
                     options.method,
-                    "8-bit cache" if len(streams(options.method)) > 1 else f"{options.method} cache",
+                    "8-bit cache" if split else f"{options.method} cache",
+                    "always " if options.method == AUTO else "",
                 )
 
     # Worker half.
@@ -66,9 +69,8 @@ class LynxConnector(KVConnectorBase_V1):
             self._producer = Producer(layers, self._options, self._engine_id, trace)
             logger.info("serving KV on %s:%d", self._producer.server.host, self._producer.server.port)
         if transfer.is_kv_consumer:
-            self._consumer = Consumer(
-                layers, self._options, self._engine_id, Trace(self._options.trace_dir, "consumer")
-            )
+            trace = Trace(self._options.trace_dir, "consumer")
+            self._consumer = Consumer(layers, self._options, self._engine_id, trace, kv_costs(layers))
 
     def get_handshake_metadata(self) -> LynxHandshake | None:
         if self._producer is None:

@@ -14,6 +14,7 @@ from lynx_ascend.serving.layout import BlockTable, LayerKV
 from lynx_ascend.serving.metadata import LynxWorkerMetadata, Progress, PullOrder
 from lynx_ascend.serving.options import LynxOptions
 from lynx_ascend.serving.trace import Trace
+from lynx_ascend.speculation.break_even import KVCosts
 from lynx_ascend.transport.events import Item, Received, StreamEnd, StreamFault, TransportError
 from lynx_ascend.transport.receiver import StreamClient
 
@@ -69,9 +70,12 @@ class Consumer:
     Args:
         layers: the KV cache, [blocks, block_size, heads, head_dim] views.
         engine_id: this instance's, told to the peers.
+        costs: told to the scheduler with the first report.
     """
 
-    def __init__(self, layers: list[LayerKV], options: LynxOptions, engine_id: str, trace: Trace) -> None:
+    def __init__(
+        self, layers: list[LayerKV], options: LynxOptions, engine_id: str, trace: Trace, costs: KVCosts
+    ) -> None:
         self._layers = layers
         self._options = options
         self._trace = trace
@@ -79,7 +83,7 @@ class Consumer:
         self._jobs: dict[str, _Job] = {}
         self._generations: dict[tuple[str, int], str] = {}
         self._config = CodecConfig()
-        self._report = LynxWorkerMetadata()
+        self._report = LynxWorkerMetadata(costs=costs)
         self._completed: list[_Job] = []  # since the last report
         self._finished: set[str] = set()
         self._failed_blocks: set[int] = set()
@@ -155,7 +159,7 @@ class Consumer:
         moving = [job for job in self._jobs.values() if job.reported]
         report.progress = {job.order.request_id: job.progress(now) for job in moving + self._completed}
         self._completed.clear()
-        return report if report.residual_ready or report.failures or report.progress else None
+        return report if report != LynxWorkerMetadata() else None
 
     def staged_bytes(self) -> int:
         """Bytes of frames held here or waiting to be taken in."""

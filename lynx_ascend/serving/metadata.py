@@ -12,6 +12,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from lynx_ascend.serving.transfer_params import RemotePrompt
+from lynx_ascend.speculation.break_even import KVCosts
 from lynx_ascend.speculation.latency import time_left
 
 
@@ -75,11 +76,13 @@ class LynxWorkerMetadata(KVConnectorWorkerMetadata):
     """Worker to scheduler. A request's residual is ready when as many workers have said so as there are.
 
     progress: of the transfers whose Anchor is in place, the slowest worker's, and once of each that is complete.
+    costs: in the first report alone.
     """
 
     residual_ready: Counter[str] = field(default_factory=Counter)
     failures: dict[str, str] = field(default_factory=dict)
     progress: dict[str, Progress] = field(default_factory=dict)
+    costs: KVCosts | None = None
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> LynxWorkerMetadata:
         assert isinstance(other, LynxWorkerMetadata)
@@ -88,7 +91,10 @@ class LynxWorkerMetadata(KVConnectorWorkerMetadata):
             ours = progress.setdefault(request_id, theirs)
             progress[request_id] = max(ours, theirs, key=lambda p: p.time_left)
         return LynxWorkerMetadata(
-            self.residual_ready + other.residual_ready, {**other.failures, **self.failures}, progress
+            self.residual_ready + other.residual_ready,
+            {**other.failures, **self.failures},
+            progress,
+            self.costs or other.costs,
         )
 
 

@@ -12,6 +12,7 @@ from lynx_ascend.paged import METHODS
 from lynx_ascend.speculation.window import MAX_DRAFTS
 
 WINDOWS = ("adaptive", "fixed")
+AUTO = "auto"  # of bf16, lynx without drafts and lynx, the one that is expected to be the fastest
 
 
 class OptionError(ValueError):
@@ -21,7 +22,7 @@ class OptionError(ValueError):
 class LynxOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The fields of `kv_connector_extra_config`. Times in seconds, rates in Mbit/s (10^6 bits)."""
 
-    method: str = "lynx"  # for requests that name none
+    method: str = AUTO  # for requests that name none
     draft_cap: int = 64  # most tokens drafted on the anchor; 0 waits for the residual
     window: str = "adaptive"  # adaptive: as many drafts as are worth it, up to the cap; fixed: the cap
     health: bool = True  # while drafting loses time, requests wait for both streams instead; a few go on as probes
@@ -41,7 +42,7 @@ class LynxOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             options = msgspec.convert(dict(extra_config), cls, strict=True)
         except msgspec.ValidationError as error:
             raise OptionError(f"kv_connector_extra_config: {error}") from None
-        _check_name("kv_connector_extra_config.method", options.method, METHODS)
+        _check_name("kv_connector_extra_config.method", options.method, (AUTO, *METHODS))
         _check_name("kv_connector_extra_config.window", options.window, WINDOWS)
         _check_cap("kv_connector_extra_config.draft_cap", options.draft_cap)
         for name in ("bandwidth", "lease", "deadline", "stall"):
@@ -72,7 +73,7 @@ class RequestOptions(msgspec.Struct, frozen=True):
         """
         args = dict(extra_args or {})
         method = args.get("lynx_method", options.method)
-        _check_name("lynx_method", method, METHODS)
+        _check_name("lynx_method", method, (AUTO, *METHODS))
         cap = args.get("lynx_draft_cap", options.draft_cap)
         _check_cap("lynx_draft_cap", cap)
         window = args.get("lynx_window", options.window)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection
 
+from lynx_ascend.serving.metadata import Progress
 from lynx_ascend.serving.options import LynxOptions, RequestOptions
+from lynx_ascend.speculation.break_even import KVCosts, Method, choose
 from lynx_ascend.speculation.decoder import SpecDecoder
 from lynx_ascend.speculation.health import Health
-from lynx_ascend.speculation.latency import drafting_gain
+from lynx_ascend.speculation.latency import drafting_gain, transfer_time
 from lynx_ascend.speculation.steps import StepTimes
 from lynx_ascend.speculation.survival import AcceptanceCurve
 from lynx_ascend.speculation.window import worth_drafting
 
 logger = logging.getLogger("vllm.lynx_ascend.policy")
+N = 64  # the token by whose time methods are compared
+LINK_MEMORY = 8  # transfers after which a measured rate weighs 1/e
 FIRST_TPOT = 0.03  # seconds; counts as one step, so that two steps of the engine outweigh it
 
 
@@ -28,7 +32,8 @@ class Policy:
 
     Attributes:
         times: what steps cost. curve: how far drafts hold. health: whether drafting pays; None: not asked.
-        skips: requests that could have drafted and were told not to, by reason.
+        kv: what a token's KV costs; None: the worker has not said it yet.
+        links: bits a second that a request gets from a prefill host, of the last transfers.
     """
 
     def __init__(self, options: LynxOptions, now: Callable[[], float] = time.monotonic) -> None:
@@ -36,7 +41,8 @@ class Policy:
         self.times = StepTimes(FIRST_TPOT)
         self.curve = AcceptanceCurve()
         self.health = Health() if options.health else None
-        self.skips: Counter[str] = Counter()
+        self.kv: KVCosts | None = None
+        self.links: dict[str, float] = {}
         self._begun: deque[float] = deque()  # steps whose output is not back
         self._ended = -math.inf
 
@@ -67,13 +73,39 @@ class Policy:
                 self.times.on_verify(sum(drafts), seconds)
         return seconds
 
+    # Methods.
+
+    def on_transfer(self, host: str, progress: Progress) -> None:
+        """A transfer from a prefill host is complete."""
+        if progress.seconds > 0:
+            rate = 8 * progress.received / progress.seconds
+            known = self.links.get(host, rate)
+            self.links[host] = known + (rate - known) / LINK_MEMORY
+
+    def choose(self, host: str, tokens: int, max_tokens: int, cap: int, options: RequestOptions) -> Method:
+        """The method that is expected to reach the request's last token, or its N-th, first.
+
+        Lynx where nothing has been measured yet.
+
+        Args:
+            host: of the prefill instance. tokens: of the prompt.
+            cap: the most drafts; 0 for a request that cannot draft.
+        """
+        link = self.links.get(host) if options.bandwidth is None else options.bandwidth * 1e6
+        if link is None or self.kv is None:
+            return "lynx"
+        costs = self.times.costs
+        method = choose(tokens, link, self.kv, costs, self.curve.survival, n=min(max_tokens, N), cap=cap).method
+        if method == "8bit" and cap and transfer_time(tokens * self.kv.residual, link) > costs.tpot:
+            self.curve.observe(0, rejected=False)  # as in admits
+        return method
+
     # Drafts.
 
     def admits(self) -> bool:
         """Whether a request that arrives now, and could draft, is to; if not it waits for both streams."""
         if self.health is None or self.health.admit(self.now()):
             return True
-        self.skips["health"] += 1
         self.curve.observe(0, rejected=False)  # it has the time for drafts and makes none
         return False
 

@@ -8,13 +8,14 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from vllm.v1.request import RequestStatus
 
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.paged import streams
 from lynx_ascend.serving.drafting import may_draft
 from lynx_ascend.serving.metadata import LynxMetadata, LynxWorkerMetadata, Progress, PullOrder, SendOrder
-from lynx_ascend.serving.options import LynxOptions, OptionError, RequestOptions
+from lynx_ascend.serving.options import AUTO, LynxOptions, OptionError, RequestOptions
 from lynx_ascend.serving.policy import Policy
 from lynx_ascend.serving.trace import Trace
 from lynx_ascend.serving.transfer_params import RemotePrompt, TransferParamsError, wants_remote_decode
@@ -102,7 +103,19 @@ class SchedulerHalf:
             self._refuse(request.request_id, f"kv_transfer_params: {tokens}")
             return
         cap = FixedWindow(options.draft_cap).draft_cap(request.max_tokens)
-        drafts = cap > 0 and Stream.RESIDUAL in streams(options.method) and may_draft(request) and self.policy.admits()
+        cap = cap if may_draft(request) else 0
+        method = options.method
+        if method == AUTO:
+            method = self.policy.choose(source.remote_host, request.num_prompt_tokens, request.max_tokens, cap, options)
+            if method == "bf16" or (method == "8bit" and cap):
+                self._trace("skip", request.request_id, reason=f"break-even: {method}")
+            if method == "8bit":
+                method, cap = "lynx", 0
+            options = msgspec.structs.replace(options, method=method)
+        drafts = cap > 0 and Stream.RESIDUAL in streams(method)
+        if drafts and not self.policy.admits():
+            self._trace("skip", request.request_id, reason="health")
+            drafts = False
         decoder = SpecDecoder(request.request_id, cap=cap if drafts else 0)
         self.remotes[request.request_id] = RemoteRequest(request.request_id, decoder, source, options, drafts)
         if options.method != LOSSLESS:
@@ -158,6 +171,8 @@ class SchedulerHalf:
         """Takes in what arrived. Acted upon in the next schedule(): the engine is between two steps only there."""
         if report is None:
             return
+        if report.costs is not None:
+            self.policy.kv = report.costs
         for request_id, count in report.residual_ready.items():
             votes = self._votes[request_id] = self._votes.get(request_id, 0) + count
             if votes >= self._workers:
@@ -168,10 +183,15 @@ class SchedulerHalf:
             if request_id in self.remotes:
                 self.remotes[request_id].progress = progress
                 if not progress.left:
-                    self.remotes[request_id].residual_at = self.policy.now() - progress.age
+                    self._on_complete(self.remotes[request_id], progress)
         for request_id, reason in report.failures.items():
             if request_id in self.remotes:
                 self.remotes[request_id].failure = reason
+
+    def _on_complete(self, remote: RemoteRequest, progress: Progress) -> None:
+        if remote.residual_at is None and remote.options.bandwidth is None:
+            self.policy.on_transfer(remote.source.remote_host, progress)
+        remote.residual_at = self.policy.now() - progress.age
 
     def drafts_more(self, remote: RemoteRequest, in_flight: int, others: int) -> bool:
         """Whether the next step of a request that drafts is worth it (Policy.drafts_more)."""

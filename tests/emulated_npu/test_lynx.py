@@ -50,7 +50,7 @@ def server(model: str, folder: Path, role: str, *arguments: str) -> Server:
     transfer = {
         "kv_connector": "LynxConnector",
         "kv_role": role,
-        "kv_connector_extra_config": {"request_bandwidth": True, "trace_dir": str(folder / "trace")},
+        "kv_connector_extra_config": {"method": "lynx", "request_bandwidth": True, "trace_dir": str(folder / "trace")},
     }
     options = ["--dtype", "float16", "--served-model-name", "model", "--kv-transfer-config", json.dumps(transfer)]
     environment = {"VLLM_USE_V2_MODEL_RUNNER": "0"}

@@ -44,8 +44,14 @@ class Engine:
             kv_connector="LynxConnector",
             kv_role="kv_both",
             kv_load_failure_policy=policy,
-            # Health could end all drafting amid tests that are about drafts.
-            kv_connector_extra_config={"request_bandwidth": True, "stall": 5.0, "health": False, **extra_config},
+            # The policies could end all drafting amid tests that are about drafts.
+            kv_connector_extra_config={
+                "method": "lynx",
+                "health": False,
+                "request_bandwidth": True,
+                "stall": 5.0,
+                **extra_config,
+            },
         )
         self.llm = LLM(
             model,

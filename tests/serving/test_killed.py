@@ -47,7 +47,11 @@ def cluster(request: pytest.FixtureRequest, model_path: str, tmp_path: Path) -> 
         "kv_connector": "LynxConnector",
         "kv_role": "kv_consumer",
         "kv_load_failure_policy": request.param,
-        "kv_connector_extra_config": {"request_bandwidth": True, "trace_dir": str(tmp_path / "trace")},
+        "kv_connector_extra_config": {
+            "method": "lynx",
+            "request_bandwidth": True,
+            "trace_dir": str(tmp_path / "trace"),
+        },
     }
     options = ClusterOptions(
         model=Path(model_path),

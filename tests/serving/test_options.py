@@ -14,7 +14,7 @@ PROMPT = RemotePrompt("engine", "request", "127.0.0.1", 4321, 77)
 
 def test_defaults() -> None:
     options = LynxOptions.parse({})
-    assert (options.method, options.draft_cap, options.host, options.port) == ("lynx", 64, "127.0.0.1", 0)
+    assert (options.method, options.draft_cap, options.host, options.port) == ("auto", 64, "127.0.0.1", 0)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_request_overrides_what_it_may() -> None:
         options, {"lynx_method": "int8", "lynx_draft_cap": 5, "lynx_window": "fixed", "lynx_bandwidth": 40, "other": 1}
     )
     assert request == RequestOptions("int8", 5, "fixed", 40.0)
-    assert RequestOptions.parse(options, None) == RequestOptions("lynx", 64, "adaptive", None)
+    assert RequestOptions.parse(options, None) == RequestOptions("auto", 64, "adaptive", None)
 
 
 @pytest.mark.parametrize(

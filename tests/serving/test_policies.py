@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from lynx_ascend.serving import consumer
 from lynx_ascend.serving.metadata import LynxWorkerMetadata, Progress
 from lynx_ascend.serving.options import LynxOptions, RequestOptions
 from lynx_ascend.serving.policy import Policy
+from lynx_ascend.speculation.break_even import KVCosts
 from lynx_ascend.speculation.decoder import SpecDecoder
 from lynx_ascend.speculation.health import Health
 from lynx_ascend.speculation.steps import StepTimes
@@ -34,10 +36,12 @@ class Clock:
 
 
 @pytest.fixture
-def policy(engine: Any) -> Iterator[Policy]:
-    """A fresh one for the engine, on a fake clock."""
+def policy(engine: Any, prompts: list[list[int]]) -> Iterator[Policy]:
+    """A fresh one for the engine, on a fake clock; it knows of this engine what its worker measured at start."""
+    engine.answer(prompts[0][:9], max_tokens=1)
     engine.assert_clean()
     before, engine.half.policy = engine.half.policy, Policy(LynxOptions(), Clock())
+    engine.half.policy.kv = before.kv
     yield engine.half.policy
     engine.assert_clean()
     engine.half.policy = before
@@ -54,6 +58,10 @@ def seen(engine: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[s
 def drafted(seen: list[tuple[str, dict[str, Any]]]) -> list[int]:
     """Drafts of each verified request."""
     return [fields["drafted"] for event, fields in seen if event == "verified"]
+
+
+def skips(seen: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    return [fields["reason"] for event, fields in seen if event == "skip"]
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +170,7 @@ def test_bad_drafts_end_drafting_and_good_probes_bring_it_back(
         policy.times.on_verify(1, 4 * STEP_S)
         assert [verified(), verified()] == [[6], [6]]
         assert not policy.health.drafting
-        assert [verified(), verified()] == [[], []] and policy.skips == {"health": 2}
+        assert [verified(), skips(seen)] == [[], ["health"]]
         (alarm,) = [record.getMessage() for record in caplog.records]
         assert "does not pay" in alarm and "the last 2 requests" in alarm
     policy.times, policy.now.at = StepTimes(STEP_S), policy.now.at + 1000  # type: ignore[attr-defined]
@@ -173,6 +181,58 @@ def test_bad_drafts_end_drafting_and_good_probes_bring_it_back(
         (news,) = [record.getMessage() for record in caplog.records]
         assert "pays again" in news
         assert verified() == [6]
+
+
+@pytest.mark.engine
+@pytest.mark.portable
+def test_break_even_chooses_the_method(
+    engine: Any, prompts: list[list[int]], plain: list[int], policy: Policy, seen: list[Any]
+) -> None:
+    prompt = prompts[0]
+    exact = engine.answer(prompt, max_tokens=40).tokens
+
+    def pulled(**options: Any) -> tuple[str, list[int], list[str], list[int]]:
+        """Method, drafts if it was one to draft, what was skipped and why, tokens."""
+        seen.clear()
+        tokens = answer(engine, prompt, lynx_method="auto", **options)
+        (method,) = [fields["method"] for event, fields in seen if event == "pull"]
+        return method, drafted(seen), skips(seen), tokens
+
+    method, drafts, skipped, tokens = pulled(lynx_bandwidth=SLOW)
+    assert (method, skipped, tokens) == ("lynx", [], plain) and drafts[0] > 3
+    assert pulled(lynx_bandwidth=300_000) == ("bf16", [], ["break-even: bf16"], exact)
+    rejected_after(policy, kept=0, price=30.0)
+    assert pulled(lynx_bandwidth=SLOW) == ("lynx", [], ["break-even: 8bit"], plain)  # both streams, no drafts
+    # One that cannot draft anyway still skips the codec, or not, by the link.
+    assert pulled(lynx_bandwidth=300_000, logprobs=1) == ("bf16", [], ["break-even: bf16"], exact)
+    assert pulled(lynx_bandwidth=50, logprobs=1)[:3] == ("lynx", [], [])
+
+
+@pytest.mark.engine
+def test_the_link_is_measured(engine: Any, prompts: list[list[int]], policy: Policy) -> None:
+    answer(engine, prompts[2], lynx_bandwidth=100)
+    assert not policy.links  # a link of its own says nothing about the real one
+    kv = policy.kv
+    assert kv is not None
+    for method, a_token in (("bf16", kv.bf16), ("lynx", kv.anchor + kv.residual)):
+        policy.links.clear()
+        began = time.monotonic()
+        answer(engine, prompts[2], lynx_method=method)
+        assert 8 * 1200 * a_token / (time.monotonic() - began) < policy.links["127.0.0.1"] < 100e9
+
+
+@pytest.mark.engine
+def test_what_the_worker_says_of_its_cache(
+    engine: Any, prompts: list[list[int]], policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kv = policy.kv
+    assert kv is not None and kv.bf16 == pytest.approx(30 * 2 * 192 * 4, rel=0.01)  # SmolLM2-135M, float32
+    assert all(1e7 < rate < 1e12 for rate in (kv.encode, kv.anchor_decode, kv.full_decode))
+    complete: list[Progress] = []
+    monkeypatch.setattr(policy, "on_transfer", lambda host, progress: complete.append(progress))
+    answer(engine, prompts[2])
+    (progress,) = complete
+    assert progress.left == 0 and progress.received == pytest.approx(1200 * (kv.anchor + kv.residual), rel=0.02)
 
 
 # By themselves.
@@ -246,3 +306,28 @@ def test_health_can_be_turned_off() -> None:
     for _ in range(100):
         policy.on_verified(decoder, waited=False, overrun=9.0)
     assert policy.admits() and policy.curve.survival[0] < 0.5
+
+
+def test_links_follow_the_last_transfers() -> None:
+    policy = Policy(LynxOptions(), Clock())
+    policy.on_transfer("a", Progress(0, 1000, 1.0, 0.0))
+    policy.on_transfer("b", Progress(0, 7, 0.0, 0.0))  # too short to be timed
+    assert policy.links == {"a": 8000.0}
+    for _ in range(60):
+        policy.on_transfer("a", Progress(0, 2000, 1.0, 0.0))
+    assert policy.links["a"] == pytest.approx(16000.0, rel=0.01)
+
+
+def test_choice_rests_on_what_was_measured() -> None:
+    policy = Policy(LynxOptions(), Clock())
+    options = RequestOptions.parse(LynxOptions(), None)
+
+    def choice(host: str = "a", tokens: int = 1000, cap: int = 64) -> str:
+        return policy.choose(host, tokens, 100, cap, options)
+
+    policy.links["a"] = 100e9
+    assert choice() == "lynx"  # the worker has not reported
+    policy.kv = KVCosts(bf16=50_000, anchor=14_000, residual=12_000, encode=5e9, anchor_decode=9e9, full_decode=6e9)
+    assert choice() == "bf16" and choice(host="b") == "lynx"  # nothing known of that one
+    policy.links["a"] = 0.1e9
+    assert (choice(), choice(cap=0)) == ("lynx", "8bit")
