@@ -105,11 +105,21 @@ def measure(args: argparse.Namespace, console: Console) -> list[Row]:
 Run = tuple[Completion, RequestTrace]
 
 
-def run(cluster: Cluster, trace_dir: Path, prompt: list[int], method: str, bandwidth: float | None) -> Run:
-    xargs: dict[str, str | int | float] = {"lynx_method": method, "lynx_window": "fixed"}
+def run(
+    cluster: Cluster,
+    trace_dir: Path,
+    prompt: list[int],
+    method: str,
+    bandwidth: float | None,
+    *,
+    max_tokens: int = MAX_TOKENS,
+    **options: str | int | float,
+) -> Run:
+    """One request; options: more of its vllm_xargs. The window is fixed unless they say otherwise."""
+    xargs: dict[str, str | int | float] = {"lynx_method": method, "lynx_window": "fixed", **options}
     if bandwidth is not None:
         xargs["lynx_bandwidth"] = bandwidth
-    completion = complete(cluster.url, prompt, max_tokens=MAX_TOKENS, xargs=xargs, ignore_eos=True)
+    completion = complete(cluster.url, prompt, max_tokens=max_tokens, xargs=xargs, ignore_eos=True)
     return completion, trace_of(read_events(trace_dir), completion.request_id)
 
 
