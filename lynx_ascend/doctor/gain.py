@@ -42,4 +42,4 @@ def _finding(choice: Choice) -> Finding:
     if choice.method == "lynx":
         return ok(name, found)
     other = {"bf16": "bf16", "8bit": "lynx with lynx_draft_cap 0"}[choice.method]
-    return warning(name, found, f"for such prompts ask for {other} in vllm_xargs, or use it as the default")
+    return warning(name, found, f"method auto does so by itself; requests that name a method: ask for {other}")

@@ -97,7 +97,7 @@ class Policy:
         costs = self.times.costs
         method = choose(tokens, link, self.kv, costs, self.curve.survival, n=min(max_tokens, N), cap=cap).method
         if method == "8bit" and cap and transfer_time(tokens * self.kv.residual, link) > costs.tpot:
-            self.curve.observe(0, rejected=False)  # as in admits
+            self._on_no_drafts()
         return method
 
     # Drafts.
@@ -106,7 +106,7 @@ class Policy:
         """Whether a request that arrives now, and could draft, is to; if not it waits for both streams."""
         if self.health is None or self.health.admit(self.now()):
             return True
-        self.curve.observe(0, rejected=False)  # it has the time for drafts and makes none
+        self._on_no_drafts()
         return False
 
     def drafts_more(
@@ -135,8 +135,10 @@ class Policy:
             overrun: seconds by which its drafts delayed the verify pass.
         """
         accepted, drafted = decoder.accepted or 0, len(decoder.drafts)
-        if drafted or waited:
+        if drafted:
             self.curve.observe(accepted, rejected=decoder.rejected)
+        elif waited:
+            self._on_no_drafts()
         if not drafted or self.health is None:
             return
         # The pass may have shared its step with a prefill or another pass: what passes cost on average is fairer.
@@ -152,3 +154,8 @@ class Policy:
                 verdict.steps_won,
                 100 * (verdict.acceptance or 0),
             )
+
+    def _on_no_drafts(self) -> None:
+        """A request has the time for a draft and makes none: what speaks against drafts fades, and they come back."""
+        self.curve.observe(0, rejected=False)
+        self.times.on_no_drafts()

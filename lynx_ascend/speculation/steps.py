@@ -84,3 +84,11 @@ class StepTimes:
         share = max(0.0, seconds - old.tpot) / drafts
         verify_draft = old.verify_draft + (share - old.verify_draft) / self._passes
         self._costs = StepCosts(old.tpot, old.verify, verify_draft, old.row)
+
+    def on_no_drafts(self) -> None:
+        """A request that had the time for a draft made none: what drafts cost in a verify pass fades.
+
+        Without drafts there is no pass to measure, and a wrong price would keep them away for ever.
+        """
+        old = self._costs
+        self._costs = StepCosts(old.tpot, old.verify, old.verify_draft * (1 - 1 / self._memory), old.row)

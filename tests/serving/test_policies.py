@@ -331,3 +331,23 @@ def test_choice_rests_on_what_was_measured() -> None:
     assert choice() == "bf16" and choice(host="b") == "lynx"  # nothing known of that one
     policy.links["a"] = 0.1e9
     assert (choice(), choice(cap=0)) == ("lynx", "8bit")
+
+
+def test_a_price_measured_wrongly_does_not_keep_drafts_away_for_ever() -> None:
+    policy = Policy(LynxOptions(), Clock())
+    policy.times.on_verify(1, 5.0)
+    options = RequestOptions.parse(LynxOptions(), None)
+
+    def drafts() -> bool:
+        """Whether the next request makes a draft."""
+        decoder = SpecDecoder("r", cap=64)
+        decoder.on_anchor_ready()
+        if policy.drafts_more(decoder, options, t_residual=math.inf, in_flight=0, others=0):
+            return True
+        decoder.on_residual_ready()
+        decoder.on_verified([1])
+        policy.on_verified(decoder, waited=True, overrun=0.0)
+        return False
+
+    assert not any(drafts() for _ in range(100))
+    assert any(drafts() for _ in range(400))

@@ -40,6 +40,8 @@ def test_means() -> None:
     assert times.costs == StepCosts(2.0, 2.0, 0.25, 0.25)
     times.on_step(4.0)  # weighs a half, as memory is 2
     assert times.costs == StepCosts(3.0, 3.0, 0.25, 0.25)
+    times.on_no_drafts()
+    assert times.costs == StepCosts(3.0, 3.0, 0.125, 0.25)
 
 
 @given(st.floats(1e-3, 1.0), st.floats(1e-3, 1.0), st.floats(0.0, 0.1), st.lists(st.integers(1, 127), min_size=400))
