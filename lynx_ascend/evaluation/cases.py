@@ -9,7 +9,13 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from lynx_ascend.evaluation.fidelity import attention_weights, captured_queries, forced_logits, prefill_with_queries
+from lynx_ascend.evaluation.fidelity import (
+    Reconstruction,
+    attention_weights,
+    captured_queries,
+    forced_logits,
+    prefill_with_queries,
+)
 from lynx_ascend.evaluation.kv import PromptKV
 from lynx_ascend.evaluation.local_engine import greedy_text
 
@@ -74,7 +80,7 @@ def _case(model: Any, ids: Sequence[int], following: Sequence[int]) -> Case:
         text = greedy_text(model, ids, PromptKV(tuple(cache["key"].float()), tuple(cache["value"].float())), TEXT)
     forced = list(following) or [ids[-1], *text[:-1]]
     with captured_queries(QUERIES, first=True) as queries:
-        forced_logits(model, kv, forced)
+        forced_logits(model, [Reconstruction(kv)], forced)
     return Case(**cache, forced=forced, text=text, queries=torch.stack(queries))
 
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from lynx_ascend.evaluation.kv import PromptKV, prefill
+from lynx_ascend.evaluation.kv import PromptKV, prefill, stacked_cache
 
 # (layer, query [heads, queries, head_dim], key [heads, tokens, head_dim] of the cache) -> which tokens are attended to,
 # bool, broadcastable to [heads, queries, tokens]; None: all.
 Visible = Callable[[int, Tensor, Tensor], Tensor | None]
+
+
+class Reconstruction(NamedTuple):
+    """A decoded cache, and which of its tokens are attended to."""
+
+    kv: PromptKV
+    visible: Visible | None = None
 
 
 @contextmanager
@@ -66,57 +73,68 @@ def relative_error(outputs: Tensor, exact: Tensor) -> float:
 
 
 @torch.inference_mode()
-def forced_logits(model: Any, kv: PromptKV, ids: Sequence[int], visible: Visible | None = None) -> Tensor:
-    """Logits after each of `ids`, [len(ids), vocabulary], computed in one pass on a cache of all of `kv`.
+def forced_logits(model: Any, got: Sequence[Reconstruction], ids: Sequence[int]) -> Tensor:
+    """Logits after each of `ids`, [len(got), len(ids), vocabulary], in one pass with a row for each of `got`, caches of
+    the same tokens.
 
     As long as a greedy draft agrees with the given text, drafting token by token sees the same logits up to rounding.
     `visible` applies to the cache's tokens; among themselves the ids are causal.
     """
-    cache, past = kv.cache(kv.keys[0].shape[0], dtype=model.dtype), kv.keys[0].shape[0]
-    with _attention(_masked(visible, past) if visible else _unchanged):
-        logits: Tensor = model(torch.tensor([list(ids)]), past_key_values=cache, use_cache=True).logits[0]
+    cache, past = _cache(model, got)
+    with _attention(_masked([row.visible for row in got], past)):
+        logits: Tensor = model(torch.tensor([list(ids)] * len(got)), past_key_values=cache, use_cache=True).logits
     return logits
 
 
 @torch.inference_mode()
-def greedy_ids(
-    model: Any, kv: PromptKV, first: int, tokens: int, stops: Set[int], visible: Visible | None = None
-) -> list[int]:
-    """What the model greedily says after the id `first` on a cache of all of `kv`: at most `tokens` ids, without the
-    one of `stops` that ends it. `visible` as for `forced_logits`."""
-    cache, past = kv.cache(kv.keys[0].shape[0], dtype=model.dtype), kv.keys[0].shape[0]
-    said: list[int] = []
-    with _attention(_masked(visible, past) if visible else _unchanged):
-        while len(said) < tokens:
-            fed = torch.tensor([said[-1:] or [first]])
-            token = int(model(fed, past_key_values=cache, use_cache=True).logits[0, -1].argmax())
-            if token in stops:
+def greedy_ids(model: Any, got: Sequence[Reconstruction], first: int, tokens: int, stops: Set[int]) -> list[list[int]]:
+    """What the model greedily says after the id `first` on each of `got`, caches of the same tokens, in one batch: at
+    most `tokens` ids, without the one of `stops` that ends it. `visible` as for `forced_logits`."""
+    cache, past = _cache(model, got)
+    said: list[list[int]] = [[] for _ in got]
+    running, fed, visible = said, [first] * len(got), [row.visible for row in got]
+    with _attention(_masked(visible, past)):
+        for _ in range(tokens):
+            logits = model(torch.tensor(fed)[:, None], past_key_values=cache, use_cache=True).logits[:, -1]
+            chosen = logits.argmax(-1).tolist()
+            going = [row for row, token in enumerate(chosen) if token not in stops]
+            if len(going) < len(chosen):
+                cache.batch_select_indices(torch.tensor(going, dtype=torch.long))
+                visible[:] = [visible[row] for row in going]
+            running, fed = [running[row] for row in going], [chosen[row] for row in going]
+            for row, token in zip(running, fed, strict=True):
+                row.append(token)
+            if not going:
                 break
-            said.append(token)
     return said
 
 
-def _masked(visible: Visible, past: int) -> Callable[..., Any]:
-    """Attention in which `visible` applies to the first `past` tokens; those after them are causal."""
+def _cache(model: Any, got: Sequence[Reconstruction]) -> tuple[Any, int]:
+    """The batch's cache in the model's dtype, and its tokens."""
+    tokens = got[0].kv.keys[0].shape[0]
+    return stacked_cache([row.kv for row in got], tokens, model.dtype), tokens
+
+
+def _masked(visible: Sequence[Visible | None], past: int) -> Callable[..., Any]:
+    """Attention in which a row's `visible` applies to its first `past` tokens; those after them are causal."""
 
     def masked(
         attention: Any, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
     ) -> Any:
-        cached = key[0, :, :past].repeat_interleave(query.shape[1] // key.shape[1], 0)
-        chosen = visible(module.layer_idx, query[0], cached)
-        if chosen is not None:
-            queries, own = query.shape[2], key.shape[2] - past
-            causal = torch.ones(queries, own, dtype=torch.bool).tril(own - queries)
-            every = (query.shape[1], queries)
-            mask = torch.cat([chosen.expand(*every, past), causal.expand(*every, own)], 2)[None]
+        _, heads, queries, _ = query.shape
+        rows: list[Tensor | None] = []
+        for row, chosen in enumerate(visible):
+            cached = key[row, :, :past].repeat_interleave(heads // key.shape[1], 0) if chosen else key
+            rows.append(chosen(module.layer_idx, query[row], cached) if chosen else None)
+        if any(row is not None for row in rows):
+            every, own = torch.ones(1, 1, 1, dtype=torch.bool), key.shape[2] - past
+            causal = torch.ones(queries, own, dtype=torch.bool).tril(own - queries).expand(heads, queries, own)
+            seen = ((every if row is None else row).expand(heads, queries, past) for row in rows)
+            mask = torch.stack([torch.cat([row, causal], 2) for row in seen])
             options |= {"is_causal": False}
         return attention(module, query, key, value, mask, **options)
 
     return masked
-
-
-def _unchanged(attention: Any, *arguments: Any, **options: Any) -> Any:
-    return attention(*arguments, **options)
 
 
 @contextmanager

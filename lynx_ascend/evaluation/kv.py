@@ -23,12 +23,18 @@ class PromptKV:
 
     def cache(self, tokens: int, dtype: torch.dtype | None = None) -> Any:
         """A Transformers cache of the first `tokens` positions in `dtype` (None: this KV's own); a copy."""
-        cache = DynamicCache()
-        for layer, (key, value) in enumerate(zip(self.keys, self.values, strict=True)):
-            # [tokens, heads, dim] -> [1, heads, tokens, dim]
-            parts = (part[:tokens].to(dtype or part.dtype).transpose(0, 1)[None] for part in (key, value))
-            cache.update(*(part.clone(memory_format=torch.contiguous_format) for part in parts), layer)
-        return cache
+        return stacked_cache([self], tokens, dtype)
+
+
+def stacked_cache(rows: Sequence[PromptKV], tokens: int, dtype: torch.dtype | None = None) -> Any:
+    """As PromptKV.cache, a row of the batch for each of `rows`."""
+    cache = DynamicCache()
+    for layer in range(len(rows[0].keys)):
+        halves = ([row.keys[layer] for row in rows], [row.values[layer] for row in rows])
+        # [tokens, heads, dim] a row -> [rows, heads, tokens, dim]
+        parts = ([part[:tokens].to(dtype or part.dtype).transpose(0, 1) for part in half] for half in halves)
+        cache.update(*(torch.stack(half) for half in parts), layer)
+    return cache
 
 
 @torch.inference_mode()

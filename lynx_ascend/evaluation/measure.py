@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
 
 from lynx_ascend.codec.baselines.method import Context, Decoded, Method
 from lynx_ascend.evaluation.cases import CAP, STARTS, Cache, Case, exact_kv
-from lynx_ascend.evaluation.fidelity import Visible, attention_outputs, forced_logits, relative_error
+from lynx_ascend.evaluation.fidelity import (
+    Reconstruction,
+    Visible,
+    attention_outputs,
+    forced_logits,
+    relative_error,
+)
 from lynx_ascend.evaluation.kv import PromptKV
 
 VERSION = 1  # of what is measured and how: raise it when a row would come out differently
@@ -44,13 +50,6 @@ class Row(TypedDict):
     all: StreamRow
 
 
-class Reconstruction(NamedTuple):
-    """A decoded cache, and which of its tokens are attended to."""
-
-    kv: PromptKV
-    visible: Visible | None = None
-
-
 class Yardstick:
     """What a case's exact cache gives, to which reconstructions are held."""
 
@@ -59,7 +58,7 @@ class Yardstick:
         self._outputs = attention_outputs(tuple(case["queries"]), exact_kv(case))
         self._text = torch.tensor(case["text"])
         if case["text"]:
-            self._log_p = forced_logits(model, exact_kv(case), case["forced"]).log_softmax(-1)
+            self._log_p = forced_logits(model, [Reconstruction(exact_kv(case))], case["forced"])[0].log_softmax(-1)
 
     def attention(self, got: Reconstruction) -> tuple[float, list[float]]:
         """The error of the attention outputs, pooled and by layer."""
@@ -70,7 +69,7 @@ class Yardstick:
     @torch.inference_mode()
     def agreement(self, got: Reconstruction) -> Agreement:
         """Under teacher forcing, in one pass. The case must have a text of the model's own."""
-        log_q = forced_logits(self._model, got.kv, self._case["forced"], got.visible).log_softmax(-1)
+        log_q = forced_logits(self._model, [got], self._case["forced"])[0].log_softmax(-1)
         same = (log_q.argmax(-1) == self._text).tolist()
         return Agreement(
             kl=float((self._log_p.exp() * (self._log_p - log_q)).sum(-1).mean()),

@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import ClassVar
 
 import msgspec
@@ -15,8 +14,8 @@ import torch
 import xxhash
 from torch import Tensor
 
-from lynx_ascend import api, methods, paged
-from lynx_ascend.codec import config, layout, ops, tables
+from lynx_ascend import api
+from lynx_ascend.codec import config
 from lynx_ascend.codec.baselines import affine, linear, method, payload
 from lynx_ascend.codec.baselines.cachegen import CacheGen
 from lynx_ascend.codec.baselines.dropping import HeavyHitters
@@ -115,16 +114,17 @@ def choose(names: str | None) -> dict[str, Method]:
 
 def fingerprint(method_: Method) -> str:
     """Of a method's parameters and of the code that it runs: another one, other results."""
-    own: list[ModuleType | None] = [inspect.getmodule(kind) for kind in type(method_).__mro__]
-    modules = {module for module in own if module and module.__name__.startswith("lynx_ascend")}
-    modules |= {affine, linear, payload, method}
+    own = {Path(inspect.getfile(kind)) for kind in type(method_).__mro__ if kind.__module__.startswith("lynx_ascend")}
+    files = own | {Path(module.__file__) for module in (affine, linear, payload, method) if module.__file__}
     digest = xxhash.xxh3_64(repr(method_).encode())
     if isinstance(method_, Lynx):
-        modules |= {api, paged, methods, config, layout, ops, tables}
-        modules.discard(inspect.getmodule(Lynx))  # the list of methods, which is no part of the codec
+        files.discard(Path(__file__))  # the list of methods, which is no part of the codec
+        root = Path(api.__file__).parent
+        files |= {root / f"{name}.py" for name in ("api", "paged", "methods", "buffers")}
+        files |= {*root.glob("codec/*.py"), *root.glob("frame/*.py")}
         extension = importlib.util.find_spec("lynx_ascend._C")
         assert extension and extension.origin  # `ops` has loaded it
-        digest.update(Path(extension.origin).read_bytes())
-    for module in sorted(modules, key=lambda module: module.__name__):
-        digest.update(inspect.getsource(module).encode())
+        files.add(Path(extension.origin))
+    for file in sorted(files):
+        digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -8,7 +8,13 @@ import pytest
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from lynx_ascend.evaluation.fidelity import attention_outputs, forced_logits, prefill_with_queries, relative_error
+from lynx_ascend.evaluation.fidelity import (
+    Reconstruction,
+    attention_outputs,
+    forced_logits,
+    prefill_with_queries,
+    relative_error,
+)
 from lynx_ascend.evaluation.kv import PromptKV, prefill
 from lynx_ascend.evaluation.local_engine import greedy_text
 
@@ -50,9 +56,9 @@ def test_forced_logits_are_those_of_decoding(model: Any, dtype: torch.dtype) -> 
     kv = PromptKV(*parts)
     wide = PromptKV(*(tuple(part.float() for part in parts) for parts in (kv.keys, kv.values)))
     text = greedy_text(model, IDS, wide, 8, ignore_eos=True)
-    logits = forced_logits(model, kv, [IDS[-1], *text[:-1]])
+    [logits] = forced_logits(model, [Reconstruction(kv)], [IDS[-1], *text[:-1]])
     assert logits.argmax(-1).tolist() == text
-    other = forced_logits(model, kv, [IDS[-1], *[5] * 7])
+    [other] = forced_logits(model, [Reconstruction(kv)], [IDS[-1], *[5] * 7])
     assert torch.allclose(other[0], logits[0], atol=1e-3)
     assert not torch.allclose(other[3], logits[3], atol=1e-1)
 
@@ -90,9 +96,15 @@ def test_hidden_tokens_do_not_reach_the_logits(tiny_model: Any) -> None:
 
     parts = (tuple(garbled(i, part) for i, part in enumerate(half)) for half in (exact.keys, exact.values))
     ids = [5, 6, 7]
-    hidden, other = (forced_logits(tiny_model, kv, ids, pairs) for kv in (exact, PromptKV(*parts)))
-    plain = forced_logits(tiny_model, exact, ids)
+
+    def all_of_them(layer: int, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return torch.ones(1, 1, 1, dtype=torch.bool)
+
+    rows = [(exact, pairs), (PromptKV(*parts), pairs), (exact, None), (exact, all_of_them), (exact, lambda *_: None)]
+    got = [Reconstruction(*row) for row in rows]
+    hidden, other, plain, everything, nothing = (forced_logits(tiny_model, [row], ids)[0] for row in got)
     assert torch.allclose(hidden, other, atol=1e-5) and not torch.allclose(hidden, plain, atol=1e-5)
-    everything = forced_logits(tiny_model, exact, ids, lambda layer, query, key: torch.ones(1, 1, 1, dtype=torch.bool))
-    assert torch.allclose(everything, plain, atol=1e-5)
-    assert torch.equal(forced_logits(tiny_model, exact, ids, lambda *arguments: None), plain)
+    assert torch.allclose(everything, plain, atol=1e-5) and torch.equal(nothing, plain)
+    # Rows of one batch, each with what it hides and another cache, do not see one another.
+    batch = forced_logits(tiny_model, got, ids)
+    assert torch.allclose(batch, torch.stack([hidden, other, plain, everything, nothing]), atol=1e-5)

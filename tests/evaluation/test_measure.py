@@ -12,10 +12,10 @@ from lynx_ascend.codec.baselines.dropping import HeavyHitters
 from lynx_ascend.codec.baselines.integers import SplitInt8, TensorInt
 from lynx_ascend.codec.baselines.uncompressed import Uncompressed
 from lynx_ascend.evaluation.cases import CAP, QUERIES, STARTS, Case, exact_kv, prompt_case, text_case
-from lynx_ascend.evaluation.fidelity import attention_outputs, forced_logits, prefill_with_queries
+from lynx_ascend.evaluation.fidelity import Reconstruction, attention_outputs, forced_logits, prefill_with_queries
 from lynx_ascend.evaluation.kv import PromptKV
 from lynx_ascend.evaluation.local_engine import greedy_text
-from lynx_ascend.evaluation.measure import Reconstruction, Yardstick, measure
+from lynx_ascend.evaluation.measure import Yardstick, measure
 
 IDS = list(range(100, 300))
 
@@ -30,7 +30,8 @@ def test_a_prompts_case(tiny_model: Any, case: Case) -> None:
     wide = PromptKV(tuple(case["key"].float()), tuple(case["value"].float()))
     assert case["text"] == greedy_text(tiny_model, IDS, wide, CAP + STARTS)
     assert case["forced"] == [IDS[-1], *case["text"][:-1]]
-    assert forced_logits(tiny_model, exact_kv(case), case["forced"]).argmax(-1).tolist() == case["text"]
+    [logits] = forced_logits(tiny_model, [Reconstruction(exact_kv(case))], case["forced"])
+    assert logits.argmax(-1).tolist() == case["text"]
     assert case["queries"].shape == (2, 4, QUERIES, 16)
 
 

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from lynx_ascend.cli import app
 from lynx_ascend.evaluation.cases import exact_cache, exact_kv
-from lynx_ascend.evaluation.fidelity import forced_logits, greedy_ids
+from lynx_ascend.evaluation.fidelity import Reconstruction, forced_logits, greedy_ids
 from lynx_ascend.evaluation.intervals import Interval
 from lynx_ascend.evaluation.local_engine import greedy_text
-from lynx_ascend.evaluation.methods import METHODS, choose
+from lynx_ascend.evaluation.methods import choose
 from lynx_ascend.evaluation.tasks.needle import Needle
 from lynx_ascend.evaluation.tasks.qmsum import QMSum
 from lynx_ascend.evaluation.tasks.report import scores, write_report
@@ -43,17 +43,23 @@ def quiet() -> Console:
 def test_greedy_text_is_that_of_the_local_engine_and_obeys_what_is_visible(tokenizer: Any, tiny_model: Any) -> None:
     ids = tokenizer("The council met on Monday to speak about the harbour wall and the night bus.").input_ids
     kv = exact_kv(exact_cache(tiny_model, ids[:-1]))
-    said = greedy_ids(tiny_model, kv, ids[-1], 12, frozenset())
+    plain = Reconstruction(kv)
+    [said] = greedy_ids(tiny_model, [plain], ids[-1], 12, frozenset())
     assert said == greedy_text(tiny_model, ids, kv, 12, ignore_eos=True)
-    assert greedy_ids(tiny_model, kv, ids[-1], 12, {said[3]}) == said[: said.index(said[3])]
 
     def half(layer: int, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         return (torch.arange(key.shape[1]) < key.shape[1] // 2)[None, None]
 
-    masked = greedy_ids(tiny_model, kv, ids[-1], 12, frozenset(), half)
+    hidden = Reconstruction(kv, half)
+    [masked] = greedy_ids(tiny_model, [hidden], ids[-1], 12, frozenset())
     # In one pass over that text, each of its tokens is the most likely one under the same mask.
-    assert forced_logits(tiny_model, kv, [ids[-1], *masked[:-1]], half).argmax(-1).tolist() == masked
+    assert forced_logits(tiny_model, [hidden], [ids[-1], *masked[:-1]])[0].argmax(-1).tolist() == masked
     assert masked != said
+    # In a batch each row goes on by itself, to a stop of its own.
+    stop = next(token for token in said if token not in masked)
+    both = greedy_ids(tiny_model, [plain, hidden, plain], ids[-1], 12, {stop})
+    assert both == [said[: said.index(stop)], masked, said[: said.index(stop)]]
+    assert greedy_ids(tiny_model, [plain, plain], ids[-1], 12, {said[0]}) == [[], []]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +115,7 @@ def test_smollm2_finds_needles(tokenizer: Any, model: Any) -> None:
     task = Needle((300,), (50,), 2)
     for item in task.items(tokenizer, 8192):
         cache = exact_cache(model, item.ids[:-1])
-        row = measure_task(task, model, tokenizer, item, cache, METHODS["lynx"])
+        [row] = measure_task(task, model, tokenizer, item, cache, choose("lynx")).values()
         assert task.score(item, row["all"]["answer"]) == 1, row
     assert task.score(item, Answer(text="It is 12.")) == 0
 

@@ -12,8 +12,7 @@ from string import ascii_uppercase
 from typing import Any, ClassVar
 
 from lynx_ascend.evaluation.documents import field_notes
-from lynx_ascend.evaluation.fidelity import forced_logits
-from lynx_ascend.evaluation.measure import Reconstruction
+from lynx_ascend.evaluation.fidelity import Reconstruction, forced_logits
 from lynx_ascend.evaluation.tasks.task import Answer, Item, Task
 from lynx_ascend.evaluation.texts import read_jsonl
 
@@ -62,13 +61,13 @@ class MMLUPro(Task):
             found.append(Item(question.name, question.category, ids, question.answer, len(question.options)))
         return found
 
-    def answer(self, model: Any, tokenizer: Any, item: Item, got: Reconstruction) -> Answer:
+    def answers(self, model: Any, tokenizer: Any, item: Item, got: Sequence[Reconstruction]) -> list[Answer]:
         if self.answer_tokens:
             said = self.say(model, tokenizer, item, got)
-            return Answer(text=extract(said, item.choices), reasoning=said)
-        log_p = forced_logits(model, got.kv, item.ids[-1:], got.visible)[-1].log_softmax(-1)
-        letters = log_p[letter_ids(tokenizer, item.choices)].tolist()
-        return Answer(text=ascii_uppercase[letters.index(max(letters))], log_p=letters)
+            return [Answer(text=extract(text, item.choices), reasoning=text) for text in said]
+        log_p = forced_logits(model, got, item.ids[-1:])[:, -1].log_softmax(-1)
+        rows: list[list[float]] = log_p[:, letter_ids(tokenizer, item.choices)].tolist()
+        return [Answer(text=ascii_uppercase[row.index(max(row))], log_p=row) for row in rows]
 
     def score(self, item: Item, answer: Answer) -> float:
         return float(answer["text"] == item.wanted)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lynx_ascend.evaluation.documents import field_notes, incidents, meeting
-from lynx_ascend.evaluation.measure import Reconstruction
+from lynx_ascend.evaluation.fidelity import Reconstruction
 from lynx_ascend.evaluation.prompts import chat_prompt
 from lynx_ascend.evaluation.tasks.task import Answer, Item, Task
 
@@ -45,8 +45,8 @@ class Needle(Task):
             for repeat in range(self.repeats)
         ]
 
-    def answer(self, model: Any, tokenizer: Any, item: Item, got: Reconstruction) -> Answer:
-        return Answer(text=self.say(model, tokenizer, item, got))
+    def answers(self, model: Any, tokenizer: Any, item: Item, got: Sequence[Reconstruction]) -> list[Answer]:
+        return [Answer(text=text) for text in self.say(model, tokenizer, item, got)]
 
     def score(self, item: Item, answer: Answer) -> float:
         return float(item.wanted in answer["text"])

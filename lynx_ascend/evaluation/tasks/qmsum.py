@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lynx_ascend.evaluation.measure import Reconstruction
+from lynx_ascend.evaluation.fidelity import Reconstruction
 from lynx_ascend.evaluation.tasks.rouge import rouge_l
 from lynx_ascend.evaluation.tasks.task import Answer, Item, Task
 from lynx_ascend.evaluation.texts import chat, read_jsonl, turns_text
@@ -50,8 +50,8 @@ class QMSum(Task):
                 found.append(Item(f"meeting {i}, {query}", kind, ids, answer))
         return found[: self.limit]
 
-    def answer(self, model: Any, tokenizer: Any, item: Item, got: Reconstruction) -> Answer:
-        return Answer(text=self.say(model, tokenizer, item, got))
+    def answers(self, model: Any, tokenizer: Any, item: Item, got: Sequence[Reconstruction]) -> list[Answer]:
+        return [Answer(text=text) for text in self.say(model, tokenizer, item, got)]
 
     def score(self, item: Item, answer: Answer) -> float:
         return rouge_l(answer["text"], item.wanted)

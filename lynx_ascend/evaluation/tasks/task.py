@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NotRequired, TypedDict
 
-from lynx_ascend.evaluation.fidelity import greedy_ids
+from lynx_ascend.evaluation.fidelity import Reconstruction, greedy_ids
 from lynx_ascend.evaluation.local_engine import eos_ids
-from lynx_ascend.evaluation.measure import Reconstruction
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,8 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def answer(self, model: Any, tokenizer: Any, item: Item, got: Reconstruction) -> Answer:
-        """What the model answers on a cache of all of the item's tokens but the last."""
+    def answers(self, model: Any, tokenizer: Any, item: Item, got: Sequence[Reconstruction]) -> list[Answer]:
+        """What the model answers on each of `got`, caches of all of the item's tokens but the last."""
 
     @abstractmethod
     def score(self, item: Item, answer: Answer) -> float:
@@ -70,8 +69,7 @@ class Task(ABC):
         """With the answer on the exact cache, 0 .. 1: whether the texts are the same."""
         return float(answer["text"] == exact["text"])
 
-    def say(self, model: Any, tokenizer: Any, item: Item, got: Reconstruction) -> str:
-        """The model's greedy text of at most `answer_tokens` tokens."""
-        ids = greedy_ids(model, got.kv, item.ids[-1], self.answer_tokens, eos_ids(model), got.visible)
-        text: str = tokenizer.decode(ids)
-        return text.strip()
+    def say(self, model: Any, tokenizer: Any, item: Item, got: Sequence[Reconstruction]) -> list[str]:
+        """The model's greedy text on each of `got`, of at most `answer_tokens` tokens."""
+        every = greedy_ids(model, got, item.ids[-1], self.answer_tokens, eos_ids(model))
+        return [str(tokenizer.decode(ids)).strip() for ids in every]
