@@ -89,8 +89,6 @@ class LynxSchedulerMixin(_Scheduler):
         super()._update_waiting_for_remote_kv(request)
         if failed:
             self._lynx.give_up(remote, remote.failure or "the transfer failed")
-            if not self.recompute_kv_load_failures:
-                self._lynx.refused[request.request_id] = "the transfer failed"
         elif remote.drafts:
             remote.decoder.on_anchor_ready()
             self._lynx.trace("draft_start", request.request_id)
@@ -107,11 +105,14 @@ class LynxSchedulerMixin(_Scheduler):
         if self._lynx is None:
             return super().schedule(*args, **kwargs)
         self._lynx.policy.begin_step()
+        if not self.recompute_kv_load_failures:
+            self._end_failed()
         for remote, request in self._running_remotes():
             if self._lynx_in_flight[remote.request_id]:
                 continue
             if remote.failure is not None:
-                self._recompute_or_fail(remote, request)
+                self.running.remove(request)
+                self._preempt_request(request, time.monotonic())  # which has it recomputed
             elif remote.residual_ready and remote.decoder.state in (State.DRAFTING, State.PARKED):
                 self._begin_verify(remote, request)
         if self._lynx.refused:
@@ -264,15 +265,13 @@ class LynxSchedulerMixin(_Scheduler):
 
     # Failure.
 
-    def _recompute_or_fail(self, remote: RemoteRequest, request: Any) -> None:
-        """The residual will not come: recompute the prompt here, or end the request, as kv_load_failure_policy says."""
-        assert self._lynx is not None and remote.failure is not None
-        if self.recompute_kv_load_failures:
-            self.running.remove(request)
-            self._preempt_request(request, time.monotonic())
-        else:
-            self._lynx.trace("fallback", request.request_id, reason=remote.failure)
-            self._lynx.refused[request.request_id] = remote.failure
+    def _end_failed(self) -> None:
+        """kv_load_failure_policy "fail": also while a request waits, lest the next step begins to recompute it."""
+        assert self._lynx is not None
+        for remote in self._lynx.remotes.values():
+            if remote.failure is not None:
+                self._lynx.trace("fallback", remote.request_id, reason=remote.failure)
+                self._lynx.refused[remote.request_id] = remote.failure
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
         """A preempted request loses its blocks and so the transfer: drafts are dropped, the prompt is recomputed."""
