@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from vllm.distributed.kv_transfer import get_kv_transfer_group
 
 from lynx_ascend.codec.config import Stream
+from lynx_ascend.serving.producer import Producer
+from lynx_ascend.serving.trace import Trace
 from tests.serving.harness import ASYNC
 from tests.serving.relay import Relay
 
@@ -155,6 +159,56 @@ def test_preempted(engine: Any, prompts: list[list[int]], exact: list[int], stat
     engine.scheduler._preempt_request(running, 0.0)
     assert engine.run(request)[0].tokens == exact
     engine.assert_clean()
+
+
+@pytest.mark.portable
+@pytest.mark.parametrize("state", ["WAITING", "DRAFTING", "PARKED"])
+@pytest.mark.parametrize("policy", ["recompute", "fail"])
+def test_deadline(
+    engine: Any, prompts: list[list[int]], exact: list[int], state: str, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A parked request holds a place and blocks: it is not left waiting for a Residual that does not come."""
+    monkeypatch.setattr(engine.scheduler, "recompute_kv_load_failures", policy == "recompute")
+    cap = 3 if state == "PARKED" else 64
+    options = {"lynx_bandwidth": 20, "lynx_draft_cap": cap, "max_tokens": 24}
+    request = engine.add(prompts[1], engine.prefill(prompts[1]), **options)
+    engine.step_until(lambda: engine.state(request) == state and engine.consumer._jobs, state)
+    for job in engine.consumer._jobs.values():
+        job.deadline = 0.0
+    answer = engine.run(request)[0]
+    assert answer.tokens == (exact if policy == "recompute" else [])
+    assert (answer.finish_reason == "error") == (policy == "fail")
+    engine.assert_clean()
+
+
+@pytest.mark.portable
+def test_prefill_instance_restarted_at_the_same_address(
+    engine: Any, prompts: list[list[int]], exact: list[int], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Old handles are refused; new ones are served, over a new handshake."""
+    worker, old = get_kv_transfer_group(), engine.producer
+    plain = engine.answer(prompts[1], engine.prefill(prompts[1]), lynx_draft_cap=0, max_tokens=24).tokens
+    before = engine.prefill(prompts[1])
+    engine.expire_leases()
+    engine.assert_clean()
+    old.close()
+    options = msgspec.structs.replace(engine.consumer._options, port=before["remote_port"])
+    new = Producer(old._layers, options, "restarted", Trace(None, "producer"))
+    for holder, name in ((worker, "_producer"), (engine, "producer")):
+        monkeypatch.setattr(holder, name, new)
+    monkeypatch.setattr(engine.half, "_engine_id", "restarted")
+    try:
+        assert engine.answer(prompts[1], before, max_tokens=24).tokens == exact
+        assert f"is now engine 'restarted', not '{before['remote_engine_id']}'" in caplog.text
+        after = engine.prefill(prompts[1])
+        assert after["remote_port"] == before["remote_port"] and after["remote_engine_id"] == "restarted"
+        assert engine.answer(prompts[1], after, lynx_bandwidth=60, max_tokens=24).tokens == plain
+        engine.assert_clean()
+    finally:
+        new.close()
+        again = Producer(old._layers, options, before["remote_engine_id"], Trace(None, "producer"))
+        monkeypatch.undo()
+        worker._producer = engine.producer = again
 
 
 @pytest.mark.portable

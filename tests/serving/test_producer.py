@@ -69,3 +69,12 @@ def test_blocks_are_held_until_the_last_pull_has_read_them(producer: GatedProduc
     for generation, released in zip(order, (set(), {"prompt"}), strict=True):
         finish(producer, threads[generation], generation)
         assert producer.finished() == released
+
+
+def test_a_lease_that_ends_amid_a_pull_frees_nothing_before_the_pull_is_done(producer: GatedProducer) -> None:
+    thread = producer.start(1)
+    producer._held["prompt"].expires = 0.0
+    assert producer.finished() == set()
+    finish(producer, thread, 1)
+    assert producer.finished() == {"prompt"}
+    assert producer.finished() == set()
