@@ -42,6 +42,7 @@ class ClusterOptions:
         trace_dir: where the connector writes its trace; None: nowhere.
         cache_gib: KV cache of each server.
         pin: give each server cores of its own, where there are two or more.
+        log_stats: have the servers fill their /metrics.
         start_s: seconds until everything must be up.
         prefill_env, decode_env: more environment for one server.
         prefill_args, decode_args: more arguments of `vllm serve` for one server.
@@ -58,6 +59,7 @@ class ClusterOptions:
     block_size: int = 32
     cache_gib: int = 1
     pin: bool = True
+    log_stats: bool = False
     start_s: float = 180.0
     prefill_env: Mapping[str, str] = field(default_factory=dict)
     decode_env: Mapping[str, str] = field(default_factory=dict)
@@ -141,7 +143,8 @@ class Cluster:
             "--host", "127.0.0.1", "--port", str(port.number), "--served-model-name", "model",
             "--dtype", options.dtype, "--max-model-len", str(options.max_model_len),
             "--block-size", str(options.block_size), "--enforce-eager", "--no-async-scheduling",
-            "--disable-log-stats", "--disable-uvicorn-access-log", "--kv-transfer-config", json.dumps(transfer),
+            *([] if options.log_stats else ["--disable-log-stats"]),
+            "--disable-uvicorn-access-log", "--kv-transfer-config", json.dumps(transfer),
             *(options.prefill_args if role == "kv_producer" else options.decode_args),
         ]  # fmt: skip
         server_env = {**_SERVER_ENV, "VLLM_CPU_KVCACHE_SPACE": str(options.cache_gib), **env}
