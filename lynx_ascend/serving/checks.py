@@ -24,6 +24,9 @@ def check_config(vllm_config: Any) -> None:
         unmet.append(f"tensor_parallel_size {parallel.tensor_parallel_size}: only 1 is supported yet")
     if vllm_config.speculative_config is not None:
         unmet.append("speculative_config: Lynx drafts by itself; remove it")
+    if vllm_config.lora_config is not None:
+        # An adapter changes the KV, and nothing that is handed over says which one the prompt was prefilled with.
+        unmet.append("enable_lora: not supported yet; serve a model with the adapter merged into it")
     if vllm_config.use_v2_model_runner:
         unmet.append("the V2 model runner: set VLLM_USE_V2_MODEL_RUNNER=0")
     if model.use_mla:

@@ -11,6 +11,7 @@ from lynx_ascend.paged import streams
 from lynx_ascend.serving import compat
 from lynx_ascend.serving.checks import check_config
 from lynx_ascend.serving.consumer import Consumer
+from lynx_ascend.serving.drafting import engine_may_draft
 from lynx_ascend.serving.kv_costs import kv_costs
 from lynx_ascend.serving.layout import layer_views
 from lynx_ascend.serving.metadata import LynxHandshake, LynxMetadata, LynxWorkerMetadata
@@ -46,8 +47,11 @@ class LynxConnector(KVConnectorBase_V1):
         self._consumer: Consumer | None = None
         if role == KVConnectorRole.SCHEDULER:
             trace = Trace(options.trace_dir, f"scheduler-{transfer.kv_role}")
-            workers = vllm_config.parallel_config.world_size
-            self.scheduler_half = SchedulerHalf(options, self._engine_id, workers, trace, Policy(options))
+            drafting = engine_may_draft(vllm_config)
+            if not drafting and transfer.is_kv_consumer:
+                logger.warning("this engine has logits processors of its own: no request drafts")
+            workers, policy = vllm_config.parallel_config.world_size, Policy(options)
+            self.scheduler_half = SchedulerHalf(options, self._engine_id, workers, trace, policy, drafting=drafting)
             if options.method != LOSSLESS and transfer.is_kv_consumer:
                 split = options.method == AUTO or len(streams(options.method)) > 1
                 logger.warning(

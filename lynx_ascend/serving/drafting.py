@@ -1,31 +1,58 @@
-"""Which requests may draft: those whose verification vLLM's stock rejection sampler gets exactly right."""
+"""Which requests may draft: those whose verification the rejection sampler gets exactly right."""
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Any
+
+import msgspec
+
+_GREEDY_BELOW = 1e-5  # vLLM's own limit of temperature
+# What the rejection sampler applies to every draft, or what only looks at tokens that have been verified.
+_DRAFTED = {
+    *("temperature", "top_k", "top_p", "seed", "n"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "bad_words"),
+    *("logprobs", "flat_logprobs"),
+    *("max_tokens", "min_tokens", "ignore_eos", "stop", "stop_token_ids", "include_stop_str_in_output"),
+    *("detokenize", "skip_special_tokens", "spaces_between_special_tokens", "output_text_buffer_length"),
+    "watermarking",  # the V2 model runner's alone, which Lynx refuses
+    *("output_kind", "stream_interval", "skip_clone", "skip_reading_prefix_cache", "extra_args"),
+}
 
 
 def may_draft(request: Any) -> bool:
-    """True for a greedy text request without anything that looks at, or changes, the logits of each step.
+    """True for a text request that asks for nothing which its verification would not respect.
 
-    The others wait for the whole KV and are then decoded ordinarily: correct, only without drafts.
+    The others (logit_bias, min_p, structured output, ..., and whatever a later vLLM adds) wait for the whole KV and are
+    then decoded ordinarily: correct, only without drafts.
 
     Args:
         request: a vLLM Request.
     """
     params = request.sampling_params
-    return (
-        params is not None
-        and not request.resumable
-        and params.temperature < 1e-5
-        and params.structured_outputs is None
-        and params.logprobs is None
-        and params.prompt_logprobs is None
-        and not params.logit_bias
-        and not params.bad_words
-        and not params.allowed_token_ids
-        and params.presence_penalty == 0.0
-        and params.frequency_penalty == 0.0
-        and params.repetition_penalty == 1.0
-        and request.lora_request is None
-    )
+    return params is not None and not request.resumable and not _set(params) - _DRAFTED
+
+
+def _set(params: Any) -> set[str]:
+    """The fields of a vLLM SamplingParams that are not at their defaults; vLLM fills in those that begin with _."""
+    found = set()
+    for field in msgspec.structs.fields(params):
+        value, default = getattr(params, field.name), field.default
+        unset = value is default or value == default if default is not None else value in (None, [], {})
+        if not unset and not field.name.startswith("_"):
+            found.add(field.name)
+    return found
+
+
+def engine_may_draft(vllm_config: Any) -> bool:
+    """False where the engine has logits processors of its own: a verification would not apply them."""
+    return not (vllm_config.model_config.logits_processors or entry_points(group="vllm.logits_processors"))
+
+
+def greedy(params: Any) -> bool:
+    """True where vLLM takes the most likely token.
+
+    Args:
+        params: a vLLM SamplingParams.
+    """
+    return bool(params.temperature < _GREEDY_BELOW)

@@ -45,11 +45,16 @@ class SendOrder:
 
 @dataclass
 class LynxMetadata(KVConnectorMetadata):
-    """Scheduler to worker. `drops` end a transfer: of a request that has ended, or goes on without it."""
+    """Scheduler to worker.
+
+    `drops` end a transfer: of a request that has ended, or goes on without it. `drafting` are the requests whose drafts
+    are sampled at random and not verified yet, at every step anew.
+    """
 
     pulls: list[PullOrder] = field(default_factory=list)
     drops: list[str] = field(default_factory=list)
     sends: list[SendOrder] = field(default_factory=list)
+    drafting: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

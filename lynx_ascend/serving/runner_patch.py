@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lynx_ascend.serving import compat
+from lynx_ascend.serving import compat, verification
+from lynx_ascend.serving.metadata import LynxMetadata
 
 
 def install(runner: type[Any]) -> None:
@@ -20,11 +21,21 @@ def install(runner: type[Any]) -> None:
     def verifies(self: Any, scheduler_output: Any) -> bool:
         return bool(scheduler_output.scheduled_spec_decode_tokens) and self.speculative_config is None
 
+    def follow_drafts(self: Any, scheduler_output: Any) -> None:
+        """Tells the samplers which rows draft; makes them ready the first time that one does, or verifies."""
+        metadata = scheduler_output.kv_connector_metadata
+        drafting = metadata.drafting if isinstance(metadata, LynxMetadata) else ()
+        if not hasattr(self, "_lynx_draft_probs"):
+            if not drafting and not verifies(self, scheduler_output):
+                return
+            self.rejection_sampler = compat.rejection_sampler(self.sampler)
+            self._lynx_draft_probs = verification.install(self)
+        self._lynx_draft_probs.begin_step(drafting, scheduler_output.scheduled_spec_decode_tokens)
+
     def _prepare_inputs(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        follow_drafts(self, scheduler_output)
         if not verifies(self, scheduler_output):
             return prepare_inputs(self, scheduler_output, *args, **kwargs)
-        if not hasattr(self, "rejection_sampler"):
-            self.rejection_sampler = compat.rejection_sampler(self.sampler)
         with compat.preparing(self):
             return prepare_inputs(self, scheduler_output, *args, **kwargs)
 

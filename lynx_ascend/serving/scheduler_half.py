@@ -13,7 +13,7 @@ from vllm.v1.request import RequestStatus
 
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.paged import streams
-from lynx_ascend.serving.drafting import may_draft
+from lynx_ascend.serving.drafting import greedy, may_draft
 from lynx_ascend.serving.metadata import LynxMetadata, LynxWorkerMetadata, Progress, PullOrder, SendOrder
 from lynx_ascend.serving.options import AUTO, LynxOptions, OptionError, RequestOptions
 from lynx_ascend.serving.policy import Policy
@@ -24,6 +24,7 @@ from lynx_ascend.speculation.decoder import SpecDecoder, State
 from lynx_ascend.speculation.window import FixedWindow
 
 logger = logging.getLogger("vllm.lynx_ascend.scheduler")
+_UNVERIFIED = (State.DRAFTING, State.PARKED, State.VERIFYING)
 LOSSLESS = "bf16"  # the one method whose KV may be shared with other requests through the prefix cache
 
 
@@ -36,6 +37,7 @@ class RemoteRequest:
     source: RemotePrompt
     options: RequestOptions
     drafts: bool  # may draft: the load is reported with the anchor
+    random: bool  # its tokens are sampled at random
     residual_ready: bool = False
     progress: Progress | None = None  # of the transfer; None: the anchor is not there
     residual_at: float | None = None  # when the last byte was there, by the policy's clock
@@ -62,11 +64,24 @@ class SchedulerHalf:
         private: requests whose blocks hold reconstructed KV and must stay out of the prefix cache, until they finish.
         refused: requests that cannot be served, with the reason; the scheduler mixin ends them with an error.
         policy: what this instance has learned, and decides by.
+
+    Args:
+        drafting: False where the engine's verification would not be right for any request.
     """
 
-    def __init__(self, options: LynxOptions, engine_id: str, workers: int, trace: Trace, policy: Policy) -> None:
+    def __init__(
+        self,
+        options: LynxOptions,
+        engine_id: str,
+        workers: int,
+        trace: Trace,
+        policy: Policy,
+        *,
+        drafting: bool,
+    ) -> None:
         self.options = options
         self.policy = policy
+        self._drafting = drafting
         self.remotes: dict[str, RemoteRequest] = {}
         self.private: set[str] = set()
         self.refused: dict[str, str] = {}
@@ -102,8 +117,12 @@ class SchedulerHalf:
             tokens = f"remote_tokens {source.remote_tokens}, but the prompt has {request.num_prompt_tokens} tokens"
             self._refuse(request.request_id, f"kv_transfer_params: {tokens}")
             return
+        if any(remote.source == source for remote in self.remotes.values()):
+            # n > 1: a prompt is handed out once. The engine computes it for the others, which share it as usual.
+            self._trace("sibling", request.request_id, source=source.remote_request_id)
+            return
         cap = FixedWindow(options.draft_cap).draft_cap(request.max_tokens)
-        cap = cap if may_draft(request) else 0
+        cap = cap if self._drafting and may_draft(request) else 0
         method = options.method
         if method == AUTO:
             method = self.policy.choose(source.remote_host, request.num_prompt_tokens, request.max_tokens, cap, options)
@@ -117,7 +136,8 @@ class SchedulerHalf:
             self._trace("skip", request.request_id, reason="health")
             drafts = False
         decoder = SpecDecoder(request.request_id, cap=cap if drafts else 0)
-        self.remotes[request.request_id] = RemoteRequest(request.request_id, decoder, source, options, drafts)
+        random = not greedy(request.sampling_params)
+        self.remotes[request.request_id] = RemoteRequest(request.request_id, decoder, source, options, drafts, random)
         if options.method != LOSSLESS:
             self.private.add(request.request_id)
 
@@ -163,8 +183,9 @@ class SchedulerHalf:
     # Every step.
 
     def build_meta(self) -> LynxMetadata:
-        """The orders that came up since the last step."""
+        """The orders that came up since the last step, and who drafts in this one."""
         orders, self._orders = self._orders, LynxMetadata()
+        orders.drafting = [r.request_id for r in self.remotes.values() if r.random and r.decoder.state in _UNVERIFIED]
         return orders
 
     def on_worker_report(self, report: LynxWorkerMetadata | None) -> None:

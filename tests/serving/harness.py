@@ -37,7 +37,14 @@ class Answer:
 class Engine:
     """Steps a vLLM engine by hand, so that a test can act between two steps."""
 
-    def __init__(self, model: str, policy: str = "recompute", blocks: int | None = None, **extra_config: Any) -> None:
+    def __init__(
+        self,
+        model: str,
+        policy: str = "recompute",
+        blocks: int | None = None,
+        tokenizer: bool = True,
+        **extra_config: Any,
+    ) -> None:
         if ASYNC:
             force_async()
         transfer = KVTransferConfig(
@@ -62,6 +69,7 @@ class Engine:
             disable_log_stats=True,
             kv_transfer_config=transfer,
             num_gpu_blocks_override=blocks,
+            skip_tokenizer_init=not tokenizer,
         )
         self.engine = self.llm.llm_engine
         self.core = core = self.engine.engine_core.engine_core
@@ -87,7 +95,8 @@ class Engine:
         extra: dict[str, Any] = {key: kwargs.pop(key) for key in list(kwargs) if key.startswith("lynx_")}
         if params is not None:
             extra["kv_transfer_params"] = params
-        sampling = SamplingParams(extra_args=extra or None, **{"temperature": 0.0, "max_tokens": 64, **kwargs})
+        defaults = {"temperature": 0.0, "max_tokens": 64, "detokenize": self.llm.llm_engine.tokenizer is not None}
+        sampling = SamplingParams(extra_args=extra or None, **{**defaults, **kwargs})
         self.engine.add_request(request_id, {"prompt_token_ids": prompt}, sampling)
         self.answers[request_id] = Answer()
         return request_id
