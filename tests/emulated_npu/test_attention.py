@@ -34,10 +34,11 @@ def naive(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, before: float, afte
 class Case:
     """Random sequences, and the operator's arguments for them, paged or one after the other."""
 
-    def __init__(self, dtype: torch.dtype, paged: bool) -> None:
+    def __init__(self, dtype: torch.dtype, paged: bool, kv_dtype: torch.dtype | None = None) -> None:
         torch.manual_seed(3)
+        kv_dtype = kv_dtype or dtype
         self.q = [torch.randn(n, HEADS, SIZE).to(dtype) for n, _ in LENGTHS]
-        self.k, self.v = ([torch.randn(n, KV_HEADS, SIZE).to(dtype) for _, n in LENGTHS] for _ in range(2))
+        self.k, self.v = ([torch.randn(n, KV_HEADS, SIZE).to(kv_dtype) for _, n in LENGTHS] for _ in range(2))
         ends = [sum(n for n, _ in LENGTHS[: i + 1]) for i in range(len(LENGTHS))]
         self.tensors = [torch.cat(self.q).npu()]
         self.arguments: dict[str, Any] = {
@@ -53,7 +54,7 @@ class Case:
             return
         table = torch.randperm(12).view(3, 4).to(torch.int32)
         for sequences in (self.k, self.v):
-            cache = torch.full((12, BLOCK, KV_HEADS * SIZE), 1e4).to(dtype)  # seen by mistake, it shows
+            cache = torch.full((12, BLOCK, KV_HEADS * SIZE), 1e4).to(kv_dtype)  # seen by mistake, it shows
             for blocks, rows in zip(table.tolist(), sequences, strict=True):
                 for j, row in enumerate(rows):
                     cache[blocks[j // BLOCK], j % BLOCK] = row.flatten()
@@ -90,6 +91,29 @@ def test_attention(mode: int, window: tuple[float, float], dtype: torch.dtype, p
         more |= {"pre_tokens": window[0], "next_tokens": window[1]}
     tolerance = TOLERANCE[dtype]
     torch.testing.assert_close(case.run(**more).double(), case.expected(*window), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float16, torch.bfloat16])
+def test_float32_queries_on_a_16_bit_cache(kv_dtype: torch.dtype) -> None:
+    """Nothing is rounded again: the result is float32's, as close as on a float32 cache."""
+    case = Case(torch.float32, paged=True, kv_dtype=kv_dtype)
+    out = case.run(sparse_mode=3, atten_mask=MASK.npu())
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out.double(), case.expected(math.inf, 0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "paged", "kv_dtype"),
+    [
+        (torch.float16, True, torch.float32),
+        (torch.float16, True, torch.bfloat16),
+        (torch.float32, False, torch.float16),
+        (torch.float32, True, torch.float64),
+    ],
+)
+def test_attention_refuses_other_mixed_dtypes(dtype: torch.dtype, paged: bool, kv_dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match=f"key: dtype {kv_dtype}, query's {dtype}"):
+        Case(dtype, paged, kv_dtype).run()
 
 
 @pytest.mark.parametrize(

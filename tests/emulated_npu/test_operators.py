@@ -149,11 +149,13 @@ def test_rotary_embedding_refuses() -> None:
         torch_npu._npu_rotary_embedding(positions, x, x.clone(), 16, table, True)
 
 
-def test_reshape_and_cache() -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reshape_and_cache(dtype: torch.dtype) -> None:
+    """float32 rows; a narrower cache takes them rounded."""
     blocks, size = 3, 4
     key, value = torch.randn(5, 2, 6), torch.randn(5, 2, 6)
     slots = [11, 0, -1, 5, 2]
-    caches = [torch.zeros(blocks, size, 2, 6).npu(), torch.ones(blocks, size, 2, 6).npu()]
+    caches = [fill(blocks, size, 2, 6, dtype=dtype).npu() for fill in (torch.zeros, torch.ones)]
     torch_npu._npu_reshape_and_cache(
         key=key.npu(),
         value=value.npu(),
@@ -164,21 +166,25 @@ def test_reshape_and_cache() -> None:
     for rows, cache, filler in ((key, caches[0], 0.0), (value, caches[1], 1.0)):
         for slot in range(blocks * size):
             written = rows[slots.index(slot)] if slot in slots else torch.full((2, 6), filler)
+            written = written.to(dtype)
             assert torch.equal(cache.cpu()[slot // size, slot % size], written), slot
 
 
 def test_reshape_and_cache_refuses() -> None:
     rows, cache = torch.ones(2, 2, 6).npu(), torch.zeros(3, 4, 2, 6).npu()
 
-    def call(slots: torch.Tensor, cache: torch.Tensor) -> None:
+    def call(slots: torch.Tensor, cache: torch.Tensor, rows: torch.Tensor = rows) -> None:
         torch_npu._npu_reshape_and_cache(rows, rows, cache, cache, slots.npu())
 
     with pytest.raises(ValueError, match="12 of 12 slots"):
         call(torch.tensor([0, 12], dtype=torch.int32), cache)
     with pytest.raises(ValueError, match="not int32"):
         call(torch.tensor([0, 1]), cache)
-    with pytest.raises(ValueError, match="its cache's"):
-        call(torch.tensor([0, 1], dtype=torch.int32), cache.half())
+    for other in (cache, cache.bfloat16()):
+        with pytest.raises(ValueError, match=f"dtype torch.float16, its cache's {other.dtype}"):
+            call(torch.tensor([0, 1], dtype=torch.int32), other, rows.half())
+    with pytest.raises(ValueError, match="dtype torch.float32, its cache's torch.int8"):
+        call(torch.tensor([0, 1], dtype=torch.int32), cache.to(torch.int8))
     assert not cache.cpu().any()
 
 

@@ -2,8 +2,8 @@
 
 Ascend/op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_fused_infer_attention_score.md; the sparse modes' masks
 are drawn in torch_npu-npu_fusion_attention.md beside it. Not emulated, hence refused: all arguments that the kernel
-below does not name, the other layouts and sparse modes, a mask with sparse mode 0. Wider than documented: float32, and
-head sizes other than 128 and 192.
+below does not name, the other layouts and sparse modes, a mask with sparse mode 0. Wider than documented: float32, a
+16-bit paged cache under float32 queries, and head sizes other than 128 and 192.
 """
 
 from __future__ import annotations
@@ -55,8 +55,10 @@ def npu_fused_infer_attention_score(
     """
     if input_layout != "TND" or sparse_mode not in (NO_MASK, CAUSAL, BAND):
         raise NotImplementedError(f"input_layout {input_layout!r} with sparse_mode {sparse_mode} is not emulated")
+    require(query.dtype in FLOATS, f"query: dtype {query.dtype} is not one of {FLOATS}")
+    narrower = FLOATS if block_table is not None and query.dtype is torch.float32 else ()
     for name, x in (("query", query), ("key", key), ("value", value)):
-        require(x.dtype in FLOATS and x.dtype == query.dtype, f"{name}: dtype {x.dtype}, query's {query.dtype}")
+        require(x.dtype == query.dtype or x.dtype in narrower, f"{name}: dtype {x.dtype}, query's {query.dtype}")
         require(x.dim() == 3 and x.is_contiguous(), f"{name}: {tuple(x.shape)} is not a contiguous [, , ]")
     require(query.shape[1] == num_heads, f"num_heads: {num_heads}, query has {query.shape[1]}")
     kv_heads = num_key_value_heads or num_heads

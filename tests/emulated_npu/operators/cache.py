@@ -1,10 +1,13 @@
-"""_npu_reshape_and_cache. ATB's ReshapeAndCacheOperation without compression (CANN documentation: ascendtb_01_0221)."""
+"""_npu_reshape_and_cache. ATB's ReshapeAndCacheOperation without compression (CANN documentation: ascendtb_01_0221).
+
+Wider than documented: float32, and float32 rows for a 16-bit cache, into which they are rounded.
+"""
 
 from __future__ import annotations
 
 import torch
 
-from tests.emulated_npu.operators.register import define, kernel, require
+from tests.emulated_npu.operators.register import FLOATS, define, kernel, require
 
 define(
     "_npu_reshape_and_cache(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, "
@@ -27,11 +30,14 @@ def _npu_reshape_and_cache(
     used = slot_indices >= 0
     slots = slot_indices[used].long()
     for name, rows, cache in (("key", key, key_cache), ("value", value, value_cache)):
-        require(rows.dtype == cache.dtype, f"{name}: dtype {rows.dtype}, its cache's {cache.dtype}")
+        require(
+            rows.dtype == cache.dtype or (rows.dtype is torch.float32 and cache.dtype in FLOATS),
+            f"{name}: dtype {rows.dtype}, its cache's {cache.dtype}",
+        )
         require(
             rows.dim() == 3 and cache.dim() == 4 and rows.shape[0] == len(used) and rows.shape[1:] == cache.shape[2:],
             f"{name}: shapes {tuple(rows.shape)} and {tuple(cache.shape)} are not [tokens, heads, size] and its cache",
         )
         capacity = cache.shape[0] * cache.shape[1]
         require(not len(slots) or int(slots.max()) < capacity, f"slot_indices: {slots.max()} of {capacity} slots")
-        cache.view(capacity, *cache.shape[2:])[slots] = rows[used]
+        cache.view(capacity, *cache.shape[2:])[slots] = rows[used].to(cache.dtype)
