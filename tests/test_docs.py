@@ -40,3 +40,14 @@ def test_a_failing_block_is_seen(tmp_path: Path) -> None:
     with pytest.raises(AssertionError) as caught:
         run(page)
     assert caught.traceback[-1].lineno == 7
+
+
+def test_the_tests_that_the_page_of_faults_names_exist() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (DOCS / "faults.md").read_text(encoding="utf-8"))
+    assert len(named) > 20
+    missing = [f"{file}::{test}" for file, test in named if not _defines(DOCS.parent / "tests" / file, test)]
+    assert not missing
+
+
+def _defines(file: Path, test: str) -> bool:
+    return file.is_file() and f"\ndef {test}(" in file.read_text(encoding="utf-8")

@@ -60,6 +60,7 @@ class Client:
     abort_at: float | None = None
     abort_in: str | None = None  # state of the SpecDecoder in which the client goes away
     tokens: list[int] = field(default_factory=list)
+    method: str | None = None  # by which its prompt was fetched
     fetched: bool = False  # the 8-bit cache was verified or in place: its answer is due
     params: dict[str, Any] | None = None
     finish: str | None = None
@@ -139,6 +140,7 @@ class Soak:
         self.half = self.scheduler.connector.scheduler_half
         self.half.set_address("127.0.0.1", 1)
         self.half._trace = self._on_event
+        self.half.policy.now = self.clock.monotonic
         self._watch_preemptions()
         self.cache = Cache(BLOCKS, BLOCK_SIZE)
         connector = LynxConnector(config, KVConnectorRole.WORKER, caches)
@@ -192,7 +194,8 @@ class Soak:
                 "remote_port": 1,
                 "remote_tokens": len(prompt) + (kind == "bad"),
             }
-            extra["lynx_method"] = rng.choices(["lynx", "alg1", "int8", "bf16"], [80, 5, 7, 8])[0]
+            extra["lynx_method"] = rng.choices(["lynx", "auto", "alg1", "int8", "bf16"], [65, 15, 5, 7, 8])[0]
+            extra["lynx_window"] = rng.choice(["adaptive", "fixed", "fixed"])
             extra["lynx_draft_cap"] = rng.choice([0, 1, 4, 16, 16, 64, 64])
         sampling = SamplingParams(
             temperature=0.0,
@@ -239,6 +242,8 @@ class Soak:
 
     def _on_event(self, event: str, request_id: str, **fields: Any) -> None:
         self.counts[event] += 1
+        if event == "pull":
+            self.clients[request_id].method = fields["method"]
         if event in ("verified", "exact") and request_id in self.clients:
             self.clients[request_id].fetched = True
         if event == "verified":

@@ -11,8 +11,11 @@ from typing import Any
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
 from lynx_ascend.paged import streams
-from lynx_ascend.serving.metadata import LynxWorkerMetadata, PullOrder, SendOrder
+from lynx_ascend.serving.metadata import LynxWorkerMetadata, Progress, PullOrder, SendOrder
+from lynx_ascend.speculation.break_even import KVCosts
 from tests.serving.soak_model import Cache, Quality, entries, next_token
+
+COSTS = KVCosts(bf16=320.0, anchor=93.0, residual=80.0, encode=4e8, anchor_decode=8e8, full_decode=6e8)
 
 
 @dataclass
@@ -162,7 +165,8 @@ class FakeConsumer:
         self.jobs: dict[str, _Job] = {}
         self._finished: set[str] = set()
         self._failed: set[int] = set()
-        self._report = LynxWorkerMetadata()
+        self._report = LynxWorkerMetadata(costs=COSTS)
+        self._completed: dict[str, Progress] = {}  # since the last report
         self._old: list[str] = []  # requests whose transfers are over: their reports may come again
         self.counts: Counter[str] = Counter()
 
@@ -204,7 +208,9 @@ class FakeConsumer:
 
     def report(self) -> LynxWorkerMetadata | None:
         report, self._report = self._report, LynxWorkerMetadata()
-        return report if report.residual_ready or report.failures else None
+        moving = {job.order.request_id: self._progress_of(job) for job in self.jobs.values() if job.reported}
+        report.progress, self._completed = {**moving, **self._completed}, {}
+        return report if report != LynxWorkerMetadata() else None
 
     def close(self) -> None:
         pass
@@ -228,9 +234,19 @@ class FakeConsumer:
             if not order.wait_all:
                 self._report.residual_ready[order.request_id] += 1
             self.counts["transfers completed"] += 1
+            self._completed[order.request_id] = self._progress_of(job)
             self._forget(job)
         elif now > job.deadline:
             self._fail(job, "not complete after the deadline")
+
+    def _progress_of(self, job: _Job) -> Progress:
+        """As if a token had COSTS' bytes in each stream."""
+        now, tokens = self._clock(), job.order.source.remote_tokens
+        final = Quality.EXACT if job.order.method == "bf16" else Quality.EIGHT
+        there = {quality: job.written.get(quality, 0) for quality in (Quality.ANCHOR, final)}
+        left = int(COSTS.residual * (tokens - there[final]))
+        received = int(COSTS.anchor * there[Quality.ANCHOR] + COSTS.residual * there[final])
+        return Progress(left, received, now - job.started, 0.0)
 
     def _write(self, job: _Job, quality: Quality, share: float) -> None:
         """Has at least that share of the prompt in the blocks, in pieces of any length."""

@@ -18,10 +18,12 @@ from lynx_ascend.serving.metadata import PullOrder
 from lynx_ascend.serving.options import LynxOptions
 from lynx_ascend.serving.trace import Trace
 from lynx_ascend.serving.transfer_params import RemotePrompt
+from lynx_ascend.speculation.break_even import KVCosts
 from tests.serving import faulty_link as link
 
 LAYERS, HEADS, DIM, BLOCK, TOKENS, PAGE = 2, 2, 64, 32, 600, 256
 THERE, HERE = list(range(3, 22)), list(range(20, 1, -1))  # the blocks of the prompt on both sides
+COSTS = KVCosts(bf16=1.0, anchor=1.0, residual=1.0, encode=1.0, anchor_decode=1.0, full_decode=1.0)
 GENERATION, STALL_S, DEADLINE_S = 7, 2.0, 30.0
 
 
@@ -67,7 +69,7 @@ class Rig:
         self.layers = caches(2)
         self.before = [torch.stack((layer.key, layer.value)).clone() for layer in self.layers]
         options = LynxOptions(deadline=DEADLINE_S, stall=STALL_S)
-        self.consumer = Consumer(self.layers, options, "D", Trace(None, "test"))
+        self.consumer = Consumer(self.layers, options, "D", Trace(None, "test"), COSTS)
         self.consumer._client.close()
         self.link = self.consumer._client = link.FaultyLink(self.clock.monotonic, STALL_S)
         source = RemotePrompt("P", "prompt", "127.0.0.1", 1, TOKENS)
