@@ -82,9 +82,9 @@ class Clock:
 @functools.cache
 def _config(model: Path | str) -> Any:
     plugin.register()
-    transfer = KVTransferConfig(
-        kv_connector="LynxConnector", kv_role="kv_both", kv_connector_extra_config={"deadline": DEADLINE_S}
-    )
+    # Not health: on links as bad as these it would soon end all drafting.
+    extra = {"deadline": DEADLINE_S, "health": False}
+    transfer = KVTransferConfig(kv_connector="LynxConnector", kv_role="kv_both", kv_connector_extra_config=extra)
     return EngineArgs(
         model=str(model),
         dtype="float32",
@@ -198,7 +198,7 @@ class Soak:
             extra["lynx_window"] = rng.choice(["adaptive", "fixed", "fixed"])
             extra["lynx_draft_cap"] = rng.choice([0, 1, 4, 16, 16, 64, 64])
         sampling = SamplingParams(
-            temperature=0.0,
+            temperature=0.8 if rng.random() < 0.15 else 0.0,  # to the scheduler alone: the model played has one answer
             max_tokens=1 if kind == "prefill" else rng.choice([1, 2, rng.randint(3, 20), rng.randint(10, 60)]),
             ignore_eos=rng.random() < 0.3,
             stop_token_ids=rng.sample(range(1, VOCABULARY), rng.choice([0, 0, 1])),

@@ -63,7 +63,8 @@ def cluster(model_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         trace_dir=folder / "trace",
         max_model_len=2048,
         log_stats=True,
-        extra={"request_bandwidth": True, "lease": 5.0},
+        # Every request that can is to draft.
+        extra={"method": "lynx", "window": "fixed", "health": False, "request_bandwidth": True, "lease": 5.0},
         # Without a prefix cache no answer of D can come from an earlier one's KV.
         decode_args=("--no-enable-prefix-caching",),
     )
