@@ -18,7 +18,7 @@ from lynx_ascend.demo.client import complete
 from lynx_ascend.demo.trace import read_events
 from tests.emulated_npu.engine import Server
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 MODES = {"--async-scheduling": "enabled", "--no-async-scheduling": "disabled"}
 # Lengths of 10 prompts: one to three pages, whole and ragged.

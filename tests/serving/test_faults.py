@@ -36,7 +36,7 @@ def through(relay: Relay, params: dict[str, Any]) -> dict[str, Any]:
         ("flip", 60),
         ("flip", 100),
         ("flip", 5_000),
-        pytest.param("flip", 500_000, marks=pytest.mark.portable),
+        pytest.param("flip", 500_000, marks=[pytest.mark.portable, pytest.mark.npu]),
         pytest.param("cut", 300_000, marks=pytest.mark.portable),
         ("cut", 0),
         ("stall", 300_000),
@@ -53,6 +53,7 @@ def test_damaged_stream(
         engine.assert_clean()
 
 
+@pytest.mark.npu
 @pytest.mark.portable
 @pytest.mark.parametrize("stream", [Stream.ANCHOR, Stream.RESIDUAL], ids=lambda s: s.name.lower())
 def test_fail_policy_ends_the_request(
@@ -134,6 +135,7 @@ def test_prompt_with_a_non_finite_value_is_recomputed(engine: Any, prompts: list
     engine.assert_clean()
 
 
+@pytest.mark.npu
 @pytest.mark.portable
 @pytest.mark.parametrize("state", ["DRAFTING", "PARKED", "VERIFYING"])
 def test_preempted(engine: Any, prompts: list[list[int]], exact: list[int], state: str) -> None:
