@@ -48,11 +48,15 @@ def wait(device: torch.device) -> None:
 
 
 def as_tensor(payload: memoryview, device: torch.device) -> Tensor:
-    """uint8 1-D on `device`. On the CPU it is the payload itself, unless that is read-only: then a copy."""
+    """uint8 1-D on `device`. On the CPU it is the payload itself, unless that is read-only: then a copy.
+
+    To a device the copy is queued on the current stream and not waited for; the payload may change meanwhile.
+    """
     if not payload.nbytes:
         return torch.empty(0, dtype=torch.uint8, device=device)
     host = torch.frombuffer(bytearray(payload) if payload.readonly else payload, dtype=torch.uint8)
-    return host.to(device)
+    # PyTorch keeps a pinned tensor's memory until the copies that read it have run.
+    return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
 
 
 def _view(tensor: Tensor) -> memoryview:

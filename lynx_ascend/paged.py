@@ -220,7 +220,7 @@ def write_page(anchor: Frame, residual: Frame | None, target: PagedKV, *, first:
     """`decode_page` without its checks, for a receiver that made them when the frames arrived.
 
     Both headers must be those expected for this target, and `check_frame` must have accepted the anchor. Into an NPU's
-    cache the payloads are copied at once, and decoded by a kernel that is queued on the current stream.
+    cache everything is queued on the current stream: copies of the payloads, which may change meanwhile, and a kernel.
     """
     header = anchor.header
     start, end = header.token_offset, header.token_offset + header.tokens

@@ -53,6 +53,7 @@ def reference_text(model: Any, prompt_ids: Sequence[int], chunk: int, max_tokens
     cache = Cache(layer_class_to_replicate=_Layer)
     for start in range(0, len(prompt_ids), chunk):
         model(torch.tensor([prompt_ids[start : start + chunk]]), past_key_values=cache, logits_to_keep=1)
-    parts = ([x[0].transpose(0, 1).to(CACHE_DTYPE) for x in xs] for xs in zip(*((l.keys, l.values) for l in cache.layers)))
-    _, full = reconstruct(PromptKV(*map(tuple, parts)), CodecConfig())
+    keys = tuple(layer.keys[0].transpose(0, 1).to(CACHE_DTYPE) for layer in cache.layers)
+    values = tuple(layer.values[0].transpose(0, 1).to(CACHE_DTYPE) for layer in cache.layers)
+    _, full = reconstruct(PromptKV(keys, values), CodecConfig())
     return greedy_text(model, prompt_ids, _Reconstruction(full.keys, full.values), max_tokens, ignore_eos=True)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from lynx_ascend import CodecConfig
+from lynx_ascend.buffers import as_tensor
 from tests.csrc.calls import raw_bytes
 from tests.csrc.pages import draw_values
 from tests.emulated_npu.device.load import acl
@@ -133,6 +134,20 @@ def test_ops_neither_allocate_nor_wait(case: NpuCase) -> None:
     if EMULATED:
         torch.npu.synchronize()
         assert counts() != before  # they do count
+
+
+def test_payloads_are_copied_without_waiting() -> None:
+    """Each from memory that is not used again before its copy has run, whatever becomes of the payload."""
+    device, payload = torch.device("npu", torch.npu.current_device()), bytearray(5000)
+    as_tensor(memoryview(payload), device)  # the first one may allocate
+    with held(torch.npu.current_stream()):
+        copies = []
+        for i in range(40):
+            payload[:] = bytes([i]) * len(payload)
+            copies.append(as_tensor(memoryview(payload), device))
+    for i, copy in enumerate(copies):
+        assert copy.device == device
+        assert copy.tolist() == [i] * len(payload)
 
 
 @pytest.mark.skipif(not EMULATED, reason="an NPU that reads outside its memory is lost to the process")

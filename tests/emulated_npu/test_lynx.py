@@ -18,7 +18,7 @@ from lynx_ascend.demo.client import complete
 from lynx_ascend.demo.trace import read_events
 from tests.emulated_npu.engine import Server
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 MODES = {"--async-scheduling": "enabled", "--no-async-scheduling": "disabled"}
 # Lengths of 10 prompts: one to three pages, whole and ragged.
@@ -46,8 +46,8 @@ def prompts(model: str) -> list[list[int]]:
 def server(model: str, folder: Path, role: str, *arguments: str) -> Server:
     """A server of one role, float32 on a float16 KV cache.
 
-    The kernels encode 16-bit caches; float32 leaves no ties that one pass over many tokens breaks otherwise than one step
-    after the other. Only emulated operators take such a pair of types.
+    The kernels encode 16-bit caches; float32 leaves no ties, which one pass over many tokens may break otherwise than
+    one step after the other. Only emulated operators take such a pair of types.
     """
     transfer = {
         "kv_connector": "LynxConnector",

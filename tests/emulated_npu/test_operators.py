@@ -183,7 +183,7 @@ def test_reshape_and_cache_refuses() -> None:
     for other in (cache, cache.bfloat16()):
         with pytest.raises(ValueError, match=f"dtype torch.float16, its cache's {other.dtype}"):
             call(torch.tensor([0, 1], dtype=torch.int32), other, rows.half())
-    with pytest.raises(ValueError, match="dtype torch.float32, its cache's torch.int8"):
+    with pytest.raises(ValueError, match=r"dtype torch.float32, its cache's torch.int8"):
         call(torch.tensor([0, 1], dtype=torch.int32), cache.to(torch.int8))
     assert not cache.cpu().any()
 

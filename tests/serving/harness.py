@@ -1,6 +1,7 @@
 """A real vLLM engine in this process, in both roles: it prefills, serves its KV on a socket, and pulls from itself.
 
-With LYNX_TEST_ASYNC=1 in the environment it schedules asynchronously: all tests that use it hold in both modes.
+With LYNX_TEST_ASYNC=1 in the environment it schedules asynchronously: all tests that use it hold in both modes. On the
+emulated NPU (`-m npu`) it is vllm-ascend's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
+from lynx_ascend.serving import compat
 from lynx_ascend.serving.consumer import Consumer
 from lynx_ascend.serving.producer import Producer
 from lynx_ascend.serving.scheduler_half import SchedulerHalf
@@ -45,8 +47,14 @@ class Engine:
         tokenizer: bool = True,
         **extra_config: Any,
     ) -> None:
-        if ASYNC:
-            force_async()
+        if compat.on_ascend():
+            # The kernels take 16-bit caches; float32 over one is for emulated operators alone.
+            platform: dict[str, Any] = {"block_size": 128, "kv_cache_dtype": "float16", "async_scheduling": ASYNC}
+            platform["kv_cache_memory_bytes"] = 1 << 28
+        else:
+            platform = {"block_size": 32}
+            if ASYNC:
+                force_async()
         transfer = KVTransferConfig(
             kv_connector="LynxConnector",
             kv_role="kv_both",
@@ -65,11 +73,11 @@ class Engine:
             dtype="float32",
             max_model_len=8192,
             enforce_eager=True,
-            block_size=32,
             disable_log_stats=True,
             kv_transfer_config=transfer,
             num_gpu_blocks_override=blocks,
             skip_tokenizer_init=not tokenizer,
+            **platform,
         )
         self.engine = self.llm.llm_engine
         self.core = core = self.engine.engine_core.engine_core

@@ -36,7 +36,7 @@ def through(relay: Relay, params: dict[str, Any]) -> dict[str, Any]:
         ("flip", 60),
         ("flip", 100),
         ("flip", 5_000),
-        pytest.param("flip", 500_000, marks=pytest.mark.portable),
+        pytest.param("flip", 500_000, marks=[pytest.mark.portable, pytest.mark.npu]),
         pytest.param("cut", 300_000, marks=pytest.mark.portable),
         ("cut", 0),
         ("stall", 300_000),
@@ -53,6 +53,7 @@ def test_damaged_stream(
         engine.assert_clean()
 
 
+@pytest.mark.npu
 @pytest.mark.portable
 @pytest.mark.parametrize("stream", [Stream.ANCHOR, Stream.RESIDUAL], ids=lambda s: s.name.lower())
 def test_fail_policy_ends_the_request(
@@ -134,18 +135,18 @@ def test_prompt_with_a_non_finite_value_is_recomputed(engine: Any, prompts: list
     engine.assert_clean()
 
 
+@pytest.mark.npu
 @pytest.mark.portable
 @pytest.mark.parametrize("state", ["DRAFTING", "PARKED", "VERIFYING"])
 def test_preempted(engine: Any, prompts: list[list[int]], exact: list[int], state: str) -> None:
     cap = 3 if state == "PARKED" else 64
-    options = {"lynx_bandwidth": 20, "lynx_draft_cap": cap, "lynx_window": "fixed", "max_tokens": 24}
+    options = {"lynx_bandwidth": 10, "lynx_draft_cap": cap, "lynx_window": "fixed", "max_tokens": 24}
     request = engine.add(prompts[1], engine.prefill(prompts[1]), **options)
     reached = "DRAFTING" if state == "VERIFYING" else state
     engine.step_until(lambda: engine.state(request) == reached, reached)
-    for _ in range(3):
-        engine.step()
-    running = next(r for r in engine.scheduler.running if r.request_id.startswith(request + "-"))
-    remote = engine.half.remotes[running.request_id]
+    remote = next(r for r in engine.half.remotes.values() if r.request_id.startswith(request + "-"))
+    engine.step_until(lambda: len(remote.decoder.drafts) >= 2, "two drafts")
+    running = engine.scheduler.requests[remote.request_id]
     if state == "VERIFYING" and ASYNC:
         # Amid the pass itself: what it gives afterwards is void.
         engine.step_until(lambda: engine.state(request) == state, state)
