@@ -96,6 +96,8 @@ class LynxConnector(KVConnectorBase_V1):
         if self._consumer is not None:
             for pull in orders.pulls:
                 self._consumer.pull(pull)
+            for prompt in orders.declined:
+                self._consumer.decline(prompt)
             self._consumer.poll()
 
     def wait_for_layer_load(self, layer_name: str) -> None:

@@ -14,6 +14,7 @@ from lynx_ascend.serving.layout import BlockTable, LayerKV
 from lynx_ascend.serving.metadata import LynxWorkerMetadata, Progress, PullOrder
 from lynx_ascend.serving.options import LynxOptions
 from lynx_ascend.serving.trace import Trace
+from lynx_ascend.serving.transfer_params import RemotePrompt
 from lynx_ascend.speculation.break_even import KVCosts
 from lynx_ascend.transport.events import Item, Received, StreamEnd, StreamFault, TransportError
 from lynx_ascend.transport.receiver import StreamClient
@@ -117,6 +118,11 @@ class Consumer:
                 )
         except (TransportError, ValueError) as error:
             self._fail(job, str(error))
+
+    def decline(self, prompt: RemotePrompt) -> None:
+        """A prompt will not be fetched: its prefill instance need not wait for the end of the lease."""
+        peer = prompt.remote_host, prompt.remote_port
+        self._client.decline(peer, prompt.remote_request_id, engine_id=prompt.remote_engine_id)
 
     def drop(self, request_id: str) -> None:
         """The request has ended or goes on without the transfer: forget every byte of it."""

@@ -48,13 +48,14 @@ class LynxMetadata(KVConnectorMetadata):
     """Scheduler to worker.
 
     `drops` end a transfer: of a request that has ended, or goes on without it. `drafting` are the requests whose drafts
-    are sampled at random and not verified yet, at every step anew.
+    are sampled at random and not verified yet, at every step anew. `declined` are prompts that nobody fetches.
     """
 
     pulls: list[PullOrder] = field(default_factory=list)
     drops: list[str] = field(default_factory=list)
     sends: list[SendOrder] = field(default_factory=list)
     drafting: list[str] = field(default_factory=list)
+    declined: list[RemotePrompt] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

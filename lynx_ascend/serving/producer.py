@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -56,6 +57,7 @@ class Producer:
         self._held: dict[str, _Held] = {}
         self._released: set[str] = set()
         self._claims: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._unwanted: dict[str, float] = {}  # prompts that were declined before they were held, and when
         self._changed = threading.Condition()
         rate = None if options.bandwidth is None else options.bandwidth * 1e6 / 8
         self.server = StreamServer(options.host, options.port, self, rate, engine_id=engine_id, stall_s=options.stall)
@@ -63,9 +65,12 @@ class Producer:
     # The engine's thread.
 
     def hold(self, order: SendOrder) -> None:
-        """Keep a prompt's blocks until they are encoded for a peer, or the lease is over."""
+        """Keep a prompt's blocks until they are encoded for a peer, declined by it, or the lease is over."""
         computed = self._stream.mark()
         with self._changed:
+            if self._unwanted.pop(order.request_id, -math.inf) > time.monotonic() - ARRIVAL_WAIT_S:
+                self._released.add(order.request_id)
+                return
             self._held[order.request_id] = _Held(order, time.monotonic() + self._lease, computed)
             self._changed.notify_all()
 
@@ -108,6 +113,14 @@ class Producer:
 
     def cancelled(self, transfer_id: str, generation: int) -> None:
         self._trace("cancelled", transfer_id)
+        with self._changed:
+            held, now = self._held.get(transfer_id), time.monotonic()
+            if held is None:
+                self._unwanted = {name: at for name, at in self._unwanted.items() if at > now - ARRIVAL_WAIT_S}
+                self._unwanted[transfer_id] = now
+            elif not held.readers:  # else their end frees it
+                del self._held[transfer_id]
+                self._released.add(transfer_id)
 
     def _claim(self, transfer_id: str, generation: int) -> _Held | None:
         """The prompt, for the first pull of this generation; None for the pulls of its other streams."""

@@ -38,6 +38,7 @@ class RemoteRequest:
     options: RequestOptions
     drafts: bool  # may draft: the load is reported with the anchor
     random: bool  # its tokens are sampled at random
+    pulled: bool = False  # the transfer has been ordered
     residual_ready: bool = False
     progress: Progress | None = None  # of the transfer; None: the anchor is not there
     residual_at: float | None = None  # when the last byte was there, by the policy's clock
@@ -101,7 +102,7 @@ class SchedulerHalf:
 
     def on_new_request(self, request: Any) -> None:
         """Reads what the request asks for; what cannot be used is refused, never guessed."""
-        params = request.kv_transfer_params
+        params, source = request.kv_transfer_params, None
         try:
             source = RemotePrompt.from_params(params)
             if source is None:
@@ -111,11 +112,11 @@ class SchedulerHalf:
             options = RequestOptions.parse(self.options, request.sampling_params.extra_args)
         except (TransferParamsError, OptionError) as error:
             request.kv_transfer_params = None  # the engine reads them too, and trusts their type
-            self._refuse(request.request_id, str(error))
+            self._refuse(request.request_id, str(error), source)
             return
         if source.remote_tokens != request.num_prompt_tokens:
             tokens = f"remote_tokens {source.remote_tokens}, but the prompt has {request.num_prompt_tokens} tokens"
-            self._refuse(request.request_id, f"kv_transfer_params: {tokens}")
+            self._refuse(request.request_id, f"kv_transfer_params: {tokens}", source)
             return
         if any(remote.source == source for remote in self.remotes.values()):
             # n > 1: a prompt is handed out once. The engine computes it for the others, which share it as usual.
@@ -141,9 +142,15 @@ class SchedulerHalf:
         if options.method != LOSSLESS:
             self.private.add(request.request_id)
 
-    def _refuse(self, request_id: str, reason: str) -> None:
+    def _refuse(self, request_id: str, reason: str, source: RemotePrompt | None) -> None:
         logger.error("request %s refused: %s", request_id, reason)
         self.refused[request_id] = reason
+        if source is not None:
+            self._decline(source)
+
+    def _decline(self, source: RemotePrompt) -> None:
+        """A prompt will not be fetched: its prefill instance is told."""
+        self._orders.declined.append(source)
 
     def tokens_to_load(self, request: Any, computed: int) -> int:
         """Tokens beyond the first `computed` that come from the prefill instance."""
@@ -172,6 +179,7 @@ class SchedulerHalf:
             bandwidth=remote.options.bandwidth,
         )
         self._orders.pulls.append(order)
+        remote.pulled = True
         source = remote.source.remote_request_id
         self._trace("pull", request.request_id, source=source, method=order.method, tokens=request.num_prompt_tokens)
 
@@ -252,7 +260,13 @@ class SchedulerHalf:
         remote.decoder.on_failure(reason)
         self._forget(remote.request_id)
         self.private.discard(remote.request_id)
-        self._orders.drops.append(remote.request_id)
+        self._end_transfer(remote)
+
+    def _end_transfer(self, remote: RemoteRequest) -> None:
+        if remote.pulled:
+            self._orders.drops.append(remote.request_id)
+        else:
+            self._decline(remote.source)
 
     def complete(self, remote: RemoteRequest) -> None:
         """The request is an ordinary one from here on; the worker has let go of the transfer by itself."""
@@ -270,7 +284,7 @@ class SchedulerHalf:
             remote.decoder.on_abort()
             self._trace("abort", request_id)
             self._forget(request_id)
-            self._orders.drops.append(request_id)
+            self._end_transfer(remote)
         self.private.discard(request_id)
         self.refused.pop(request_id, None)
         finished = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)

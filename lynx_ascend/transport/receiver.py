@@ -101,6 +101,19 @@ class StreamClient:
         """Forget the transfer: nothing more of it is returned, staging is freed, the sender is told. Idempotent."""
         self._tell(self.staging.cancel(transfer_id, generation), transfer_id, generation)
 
+    def decline(self, peer: Peer, transfer_id: str, *, engine_id: str | None = None) -> None:
+        """Tell a sender that a transfer will not be pulled here, so that it need not keep what it has for it.
+
+        Nothing is heard of it again: a peer that is not there, or is now another engine, keeps nothing for us.
+
+        Raises:
+            ValueError: no such port, or a transfer_id that no message can name. TransportError: the client is closed.
+        """
+        _check_port(peer)
+        msg.check_transfer(transfer_id, 0)
+        conn = self._connection((peer[0], peer[1]), Stream.ANCHOR)
+        conn.send(Request(transfer_id, 0, msg.encode(msg.Cancel(transfer_id, 0)), engine_id))
+
     def drain(self, max_items: int | None = None, max_bytes: int | None = None) -> list[Item]:
         """What has arrived: faults, then all ANCHOR items, then RESIDUAL, then EXACT, each in order of arrival.
 
@@ -169,8 +182,7 @@ class StreamClient:
         engine_id: str | None,
         args: msg.Args | None,
     ) -> None:
-        if not 0 < peer[1] <= 65535:
-            raise ValueError(f"port {peer[1]} of {peer[0]} is outside 1 .. 65535")
+        _check_port(peer)
         msg.check_transfer(transfer_id, generation)
         data = b"" if args is None else msg.encode(msg.Pull(transfer_id, generation, stream, args))
         conn = self._connection((peer[0], peer[1]), stream)  # a list, as from JSON, will do too
@@ -207,3 +219,8 @@ class StreamClient:
                 streams = ", ".join(f"{i.carrier}" for i in transfer.streams.values() if i.end is None)
                 reason = f"no progress for {self.stall_s} s; waiting for {streams or 'an anchor that was not pulled'}"
                 self.fail(transfer.transfer_id, transfer.generation, reason)
+
+
+def _check_port(peer: Peer) -> None:
+    if not 0 < peer[1] <= 65535:
+        raise ValueError(f"port {peer[1]} of {peer[0]} is outside 1 .. 65535")

@@ -260,11 +260,15 @@ class StreamServer:
             self._send_fault(conn, pull.transfer_id, pull.generation, f"pull {reason}")
 
     def _on_cancel(self, engine_id: str, cancel: msg.Cancel) -> None:
+        if (engine_id, cancel.transfer_id, cancel.generation) in self._cancelled:
+            return
         self._cancelled[engine_id, cancel.transfer_id, cancel.generation] = None
         if len(self._cancelled) > TOMBSTONES:
             self._cancelled.popitem(last=False)
         transfer = self._transfers.get((engine_id, cancel.transfer_id))
-        if transfer is not None and transfer.generation == cancel.generation:
+        if transfer is None:  # never pulled, or over
+            self._callback(self._source.cancelled, cancel.transfer_id, cancel.generation)
+        elif transfer.generation == cancel.generation:
             self._abort(transfer, "cancelled by the receiver", tell_source=True, tell_peer=False)
 
     def _open_transfer(self, engine_id: str, transfer_id: str, generation: int) -> Transfer | None:

@@ -30,7 +30,10 @@ class Source(Protocol):
         """The last byte of the stream is with the kernel. Exactly once for each completed stream."""
 
     def cancelled(self, transfer_id: str, generation: int) -> None:
-        """The peer cancelled or is gone: stop encoding, free what is kept. At most once, and not if all was sent."""
+        """The peer cancelled or is gone: stop encoding, free what is kept.
+
+        Also of a transfer that was never pulled, and will not be, or that is over.
+        """
 
 
 class Sink:

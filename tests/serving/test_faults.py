@@ -221,7 +221,6 @@ def test_request_that_must_compute_its_prompt_is_not_fetched(
 ) -> None:
     answer = engine.answer(prompts[1], engine.prefill(prompts[1]), max_tokens=24, **sampling)
     assert answer.tokens == exact
-    engine.expire_leases()
     engine.assert_clean()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -77,4 +78,30 @@ def test_a_lease_that_ends_amid_a_pull_frees_nothing_before_the_pull_is_done(pro
     assert producer.finished() == set()
     finish(producer, thread, 1)
     assert producer.finished() == {"prompt"}
+
+
+def test_a_prompt_that_is_declined_is_released_at_once(producer: GatedProducer) -> None:
+    producer.cancelled("prompt", 0)
+    assert producer.finished() == {"prompt"}
+    with pytest.raises(PullError, match="no prompt"):
+        producer.open("prompt", 1, Stream.ANCHOR, {}, None)
+
+
+def test_a_prompt_that_is_declined_while_it_is_read_is_held_until_that_ends(producer: GatedProducer) -> None:
+    thread = producer.start(1)
+    producer.cancelled("prompt", 0)
+    assert producer.finished() == set()
+    finish(producer, thread, 1)
+    assert producer.finished() == {"prompt"}
+
+
+def test_a_prompt_may_be_declined_before_it_is_held(producer: GatedProducer) -> None:
+    early, late = (SendOrder(name, [1], 20) for name in ("early", "late"))
+    producer.cancelled("early", 0)
+    producer.hold(early)
+    assert producer.finished() == {"early"}
+    producer.hold(early)  # another prompt of that name
+    producer.cancelled("late", 0)
+    time.sleep(module.ARRIVAL_WAIT_S + 0.01)
+    producer.hold(late)
     assert producer.finished() == set()

@@ -373,6 +373,29 @@ def test_a_pull_that_comes_after_its_cancel_is_not_served(serve, cleanup):
     assert [key[0] for key in source.opened] == ["probe"]
 
 
+def test_a_transfer_that_is_declined_is_told_to_its_source_once(serve, connect):
+    source = ScriptedSource(lambda *_: [b"x"])
+    server, client = serve(source), connect()
+    for _ in range(2):
+        client.decline(("127.0.0.1", server.port), "unwanted", engine_id="P")
+    client.decline(("127.0.0.1", server.port), "of a server that is gone", engine_id="another")
+    pull(client, server.port, "wanted", ANCHOR)
+    assert frames_of(collect(client, 1), "wanted", ANCHOR) == [b"x"]
+    eventually(lambda: source.cancelled_transfers, "the source is told")
+    assert source.cancelled_transfers == [("unwanted", 0)] and [key[0] for key in source.opened] == ["wanted"]
+
+
+def test_declining_where_nobody_listens_harms_nothing(serve, connect):
+    server, client = serve(ScriptedSource(lambda *_: [b"x"])), connect()
+    client.decline(("127.0.0.1", 1), "unwanted")
+    with pytest.raises(ValueError, match="port 0"):
+        client.decline(("127.0.0.1", 0), "unwanted")
+    with pytest.raises(ValueError, match="transfer_id"):
+        client.decline(("127.0.0.1", server.port), "")
+    pull(client, server.port, "wanted", ANCHOR)
+    assert not faults_of(collect(client, 1))
+
+
 def test_closing_the_server_stops_a_source_that_waits_for_room(serve, connect):
     source = ScriptedSource(lambda *_: PAGES)
     server, client = serve(source, rate=100_000, anchor_window=100_000), connect()
