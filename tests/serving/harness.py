@@ -34,6 +34,7 @@ class Answer:
     finish_reason: str | None = None
     text: str = ""
     params: dict[str, Any] | None = None
+    logprobs: list[dict[int, Any]] | None = None  # of each token, where the request asked for them
 
 
 class Engine:
@@ -90,6 +91,7 @@ class Engine:
         self.producer: Producer = worker._producer
         self.consumer: Consumer = worker._consumer
         self.answers: dict[str, Answer] = {}
+        self.completions: dict[str, dict[int, Any]] = {}  # by request and index, where n > 1
         self._free = self.free_blocks()
         self._count = 0
 
@@ -112,8 +114,10 @@ class Engine:
     def step(self) -> None:
         for output in self.engine.step():
             answer, completion = self.answers[output.request_id], output.outputs[0]
+            self.completions.setdefault(output.request_id, {}).update({c.index: c for c in output.outputs})
             answer.chunks.append(len(completion.token_ids) - len(answer.tokens))
             answer.tokens, answer.text = list(completion.token_ids), completion.text
+            answer.logprobs = completion.logprobs
             if output.finished:
                 answer.finish_reason, answer.params = completion.finish_reason, output.kv_transfer_params
 

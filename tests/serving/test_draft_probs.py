@@ -24,12 +24,12 @@ def set_kernels() -> None:
     """The rejection sampler's kernels on a CPU, as the start of an engine sets them."""
     from vllm.platforms import current_platform
 
-    if hasattr(current_platform, "register_triton_kernel_overrides"):
-        current_platform.register_triton_kernel_overrides()
-    else:  # 0.23
+    if compat.vllm_version() == "0.23":
         from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
         CPUModelRunner._postprocess_triton(SimpleNamespace())
+    else:
+        current_platform.register_triton_kernel_overrides()
 
 
 def sampling(rows: int, **changes: Any) -> Any:

@@ -18,6 +18,7 @@ def supported() -> Any:
         parallel_config=SimpleNamespace(pipeline_parallel_size=1, tensor_parallel_size=1),
         model_config=SimpleNamespace(use_mla=False),
         speculative_config=None,
+        lora_config=None,
         use_v2_model_runner=False,
         cache_config=SimpleNamespace(cache_dtype="auto"),
     )
@@ -31,11 +32,19 @@ def test_every_unmet_condition_is_named_at_once() -> None:
     config = supported()
     config.parallel_config = SimpleNamespace(pipeline_parallel_size=2, tensor_parallel_size=4)
     config.model_config.use_mla = config.use_v2_model_runner = True
-    config.speculative_config = object()
+    config.speculative_config = config.lora_config = object()
     config.cache_config.cache_dtype = "fp8"
     with pytest.raises(UnsupportedError) as caught:
         check_config(config)
-    for named in ("pipeline", "tensor", "speculative_config", "VLLM_USE_V2_MODEL_RUNNER=0", "MLA", "fp8"):
+    for named in (
+        "pipeline",
+        "tensor",
+        "speculative_config",
+        "enable_lora",
+        "VLLM_USE_V2_MODEL_RUNNER=0",
+        "MLA",
+        "fp8",
+    ):
         assert named in str(caught.value)
 
 

@@ -68,32 +68,3 @@ def test_stop_string(engine: Any, prompt: list[int]) -> None:
     drafted, again = both(engine, prompt, max_tokens=40, stop=[word])
     assert drafted.text == again.text == plain.text[: plain.text.index(word)]
     assert drafted.finish_reason == again.finish_reason == "stop"
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        {"logprobs": 2},
-        {"repetition_penalty": 1.3},
-        {"frequency_penalty": 0.5},
-        {"logit_bias": {28: -4.0, 198: 3.0}},
-        {"bad_words": ["the"]},
-        {"temperature": 0.8, "seed": 7},
-        {"structured_outputs": "regex"},
-    ],
-    ids=lambda sampling: next(iter(sampling)),
-)
-def test_what_does_not_draft_is_decoded_ordinarily(engine: Any, prompt: list[int], sampling: dict[str, Any]) -> None:
-    if "structured_outputs" in sampling:
-        from vllm.sampling_params import StructuredOutputsParams
-
-        sampling = {"structured_outputs": StructuredOutputsParams(regex="[a-z ]{20,40}")}
-    request = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=SLOW, max_tokens=12, **sampling)
-    seen = set()
-    while not engine.answers[request].finish_reason:
-        seen.add(engine.state(request))
-        engine.step()
-    assert seen <= {"WAITING", None}
-    plain = engine.answer(prompt, engine.prefill(prompt), lynx_draft_cap=0, max_tokens=12, **sampling)
-    assert engine.answers[request].tokens == plain.tokens
-    engine.assert_clean()
