@@ -69,19 +69,20 @@ class DraftProbs:
         Returns:
             float32 [sum(num_drafts), vocabulary]; None where no request of the batch has rows.
         """
-        parts, found = [], False
-        counts = [(request_id, count) for request_id, count in zip(request_ids, num_drafts, strict=False) if count]
-        for (request_id, count), tokens in zip(
-            counts, torch.split(drafts, [count for _, count in counts]), strict=True
-        ):
+        verified = [(request_id, count) for request_id, count in zip(request_ids, num_drafts, strict=True) if count]
+        if not any(request_id in self._rows for request_id, _ in verified):
+            return None
+        probs = torch.zeros(len(drafts), vocabulary, device=drafts.device)
+        start = 0
+        for request_id, count in verified:
+            part = slice(start, start := start + count)
             # Drafts that were in flight when the draft was complete, or that the token budget cut off, come last.
             rows = self._rows.pop(request_id, [])[:count]
             if len(rows) == count:
-                parts.append(torch.stack(rows))
-                found = True
+                torch.stack(rows, out=probs[part])
             else:
-                parts.append(torch.nn.functional.one_hot(tokens.long(), vocabulary).float())
-        return torch.cat(parts).contiguous() if found else None
+                probs[part].scatter_(1, drafts[part, None].long(), 1.0)
+        return probs
 
     def __len__(self) -> int:
         """Rows held."""
