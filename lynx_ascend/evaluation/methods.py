@@ -57,7 +57,7 @@ class Lynx(Method):
 class AnchorOnly(Lynx):
     """Lynx-INT4, "quantise only": the Anchor is the final cache."""
 
-    source = "Lynx, arXiv 2607.01831, sec. 5 (Lynx-INT4)"
+    source = "Lynx, arXiv 2607.01831 (Lynx-INT4)"
     num_streams: ClassVar[int] = 1
 
     def _encode(self, x: Tensor, context: Context) -> Sequence[Sequence[Tensor]]:

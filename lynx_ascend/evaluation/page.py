@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import math
@@ -39,6 +40,11 @@ def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
     """A part of a page; without heads, rows alone."""
     cells = (_row("th", heads) if heads else "") + "".join(_row("td", row) for row in rows)
     return f"<h2>{html.escape(caption)}</h2>\n<table>{cells}</table>"
+
+
+def html_image(png: bytes) -> str:
+    """A part of a page."""
+    return f'<p><img src="data:image/png;base64,{base64.b64encode(png).decode()}" alt=""></p>'
 
 
 def html_json(caption: str, value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import math
@@ -13,7 +12,7 @@ from typing import Any
 
 from lynx_ascend.evaluation.intervals import Mean, Ratio
 from lynx_ascend.evaluation.methods import OURS
-from lynx_ascend.evaluation.page import Table, html_json, html_table, markdown, page, plain
+from lynx_ascend.evaluation.page import Table, html_image, html_json, html_table, markdown, page, plain
 from lynx_ascend.evaluation.run import FidelityResult
 from lynx_ascend.evaluation.summary import (
     ANCHOR_BITS,
@@ -128,20 +127,20 @@ def _page(result: FidelityResult, made: Sequence[Table], value: dict[str, Any]) 
     parts = [html_table(*table) for table in made]
     if summaries := summarise(result):
         figures = (_error_figure, _accepted_figure, _layers_figure)
-        parts[1:1] = [f'<p><img src="data:image/png;base64,{_image(draw, summaries)}" alt=""></p>' for draw in figures]
+        parts[1:1] = [html_image(_image(draw, summaries)) for draw in figures]
     parts.append(html_table("Methods", [], [[s.name, s.source, s.parameters] for s in summaries]))
     parts.append(html_json("Setting", {"setting": value["setting"], "cases": value["cases"]}))
     return page("Fidelity of KV transfer methods", parts)
 
 
-def _image(draw: Callable[[Any, Sequence[MethodSummary]], None], summaries: Sequence[MethodSummary]) -> str:
+def _image(draw: Callable[[Any, Sequence[MethodSummary]], None], summaries: Sequence[MethodSummary]) -> bytes:
     from matplotlib.figure import Figure
 
     figure, data = Figure(figsize=(12, 5)), io.BytesIO()
     draw(figure, summaries)
     figure.tight_layout()
     figure.savefig(data, format="png", dpi=100)
-    return base64.b64encode(data.getvalue()).decode()
+    return data.getvalue()
 
 
 def _error_figure(figure: Any, summaries: Sequence[MethodSummary]) -> None:

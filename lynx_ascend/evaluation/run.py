@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lynx_ascend.codec.baselines.method import Method
 from lynx_ascend.evaluation import texts
-from lynx_ascend.evaluation.cases import QUERIES, Case, prompt_case, text_case
+from lynx_ascend.evaluation.cases import QUERIES, TEXT, Case, prompt_case, text_case
 from lynx_ascend.evaluation.measure import VERSION, Row, Yardstick, measure
 from lynx_ascend.evaluation.methods import fingerprint
 from lynx_ascend.evaluation.model import MODEL_NAME
@@ -27,6 +27,7 @@ class FidelityOptions:
     Attributes:
         methods: by name. text, qmsum, mmlu_pro: where prompts come from, in equal parts; none: made-up documents.
         prompts: how many in all. tokens: of a prompt from a text or a made-up document.
+        longest: with it, prompts about meetings have exactly `tokens` tokens, and begin where meetings have `longest`.
         long, long_tokens: how many texts of that many tokens have their attention error taken besides.
         model: a Transformers directory; None: the package's. report: where cases and results are kept.
     """
@@ -41,6 +42,7 @@ class FidelityOptions:
     long: int = 3
     long_tokens: int = 4096
     model: Path | None = None
+    longest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,10 @@ def run_fidelity(options: FidelityOptions, console: Console) -> FidelityResult:
     if not wanted:
         raise ValueError("prompts: none")
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    positions: int = model.config.max_position_embeddings
+    for name, ids, long in wanted:
+        if (needed := len(ids) + (0 if long else TEXT)) > positions:
+            raise ValueError(f"{name}: {needed} tokens with the text, the model has {positions} positions")
     weights, prints = weights_digest(path), {name: fingerprint(method) for name, method in options.methods.items()}
     done = []
     with progress_bar(console) as progress:
@@ -110,7 +116,10 @@ def _prompts(options: FidelityOptions, tokenizer: Any) -> Iterator[tuple[str, li
             yield from texts.text_prompts(tokenizer, options.text, n, options.tokens)
         elif source == "qmsum":
             assert options.qmsum
-            yield from texts.meeting_prompts(tokenizer, options.qmsum, n)
+            if options.longest is None:
+                yield from texts.meeting_prompts(tokenizer, options.qmsum, n)
+            else:
+                yield from texts.growing_prompts(tokenizer, options.qmsum, n, options.tokens, options.longest)
         elif source == "mmlu_pro":
             assert options.mmlu_pro
             yield from texts.question_prompts(tokenizer, options.mmlu_pro, n)

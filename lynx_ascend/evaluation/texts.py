@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lynx_ascend.evaluation.prompts import prompts
+from lynx_ascend.evaluation.prompts import chat_prompt, prompts
 
-WINDOWS = (1200, 1700, 2300)  # tokens of a meeting, in turn; each window of a meeting starts 1,500 tokens further on
+WINDOWS = (1200, 1700, 2300)  # tokens of a meeting, in turn
+STRIDE = 1500  # tokens by which the windows of a meeting start further on
 EXAMPLES = (1200, 2000)  # tokens of solved questions before the one that is asked, in turn
 TASK = "Summarise this text in ten full sentences."
 
@@ -20,6 +21,26 @@ def meeting_prompts(tokenizer: Any, qmsum: Path, n: int) -> Iterator[tuple[str, 
     held = read_jsonl(qmsum, "meeting_transcripts")
     for i in range(n):
         yield f"qmsum-{i}", chat(tokenizer, _meeting(tokenizer, held[i % len(held)], i // len(held)))
+
+
+def growing_prompts(tokenizer: Any, qmsum: Path, n: int, tokens: int, longest: int) -> Iterator[tuple[str, list[int]]]:
+    """n (name, token ids) of exactly `tokens` tokens, each a meeting's text from somewhere on and a query. Where they
+    begin and what they ask depends on `longest` alone, which is how far each could grow.
+
+    Raises:
+        ValueError: fewer than n places in the meetings have `longest` tokens after them.
+    """
+    held = [
+        (m, tokenizer(turns_text(m["meeting_transcripts"])).input_ids) for m in read_jsonl(qmsum, "meeting_transcripts")
+    ]
+    windows = range(max(len(ids) for _, ids in held) // STRIDE)
+    places = [(i, w) for w in windows for i, (_, ids) in enumerate(held) if len(ids) - STRIDE * w >= longest]
+    if len(places) < n:
+        raise ValueError(f"prompts: {n}, but {qmsum} has {len(places)} windows of {longest} tokens")
+    for i, window in places[:n]:
+        meeting, ids = held[i]
+        text = tokenizer.decode(ids[STRIDE * window : STRIDE * window + tokens])
+        yield f"meeting {i}, window {window}", chat_prompt(tokenizer, [text], _query(meeting, window), tokens)
 
 
 def question_prompts(tokenizer: Any, mmlu_pro: Path, n: int) -> Iterator[tuple[str, list[int]]]:
@@ -81,10 +102,14 @@ def turns_text(turns: Iterable[dict[str, Any]]) -> str:
 
 def _meeting(tokenizer: Any, meeting: dict[str, Any], window: int) -> str:
     ids, wanted = tokenizer(turns_text(meeting["meeting_transcripts"])).input_ids, WINDOWS[window % len(WINDOWS)]
-    first = min(1500 * window, max(0, len(ids) - wanted))
+    first = min(STRIDE * window, max(0, len(ids) - wanted))
+    return f"{tokenizer.decode(ids[first : first + wanted])}\n\n{_query(meeting, window)}"
+
+
+def _query(meeting: dict[str, Any], window: int) -> str:
     kinds = ("general_query_list", "specific_query_list")
     queries = meeting[kinds[window % 2]] or meeting["specific_query_list"]
-    return f"{tokenizer.decode(ids[first : first + wanted])}\n\nQuestion: {queries[window % len(queries)]['query']}"
+    return f"Question: {queries[window % len(queries)]['query']}"
 
 
 def _questions(tokenizer: Any, category: list[dict[str, Any]], wanted: int) -> str:

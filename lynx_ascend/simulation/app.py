@@ -74,6 +74,30 @@ def break_even(
         typer.echo(json.dumps({"acceptance": curves.source, "hardware": asdict(hardware), "maps": made}))
 
 
+@app.command("acceptance")
+def accepted(
+    contexts: Annotated[
+        str, typer.Option(help="Prompt tokens, comma-separated.")
+    ] = "1024,2048,4096,8000,16384,32768,131072",
+    acceptance: Reports = None,
+    as_json: AsJson = False,
+) -> None:
+    """How many drafts hold by context, and where that is extrapolated from what was measured."""
+    from lynx_ascend.simulation.report import print_acceptance
+
+    curves = _acceptance(acceptance)
+    try:
+        wanted = [int(tokens) for tokens in contexts.split(",")]
+        if min(wanted) < 1:
+            raise ValueError(f"{min(wanted)} tokens")
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--contexts") from None
+    print_acceptance(curves, wanted, Console(stderr=as_json))
+    if as_json:
+        rows = [{"tokens": t, "extrapolated": curves.extrapolated(t), "survival": curves.at(t)} for t in wanted]
+        typer.echo(json.dumps({"acceptance": curves.source, "contexts": rows}))
+
+
 @app.command()
 def load(
     model: Annotated[str, typer.Option(help="One of the models.")] = "llama-8b",

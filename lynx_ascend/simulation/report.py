@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from lynx_ascend.simulation.acceptance import Acceptance
 from lynx_ascend.simulation.paper import TABLE1, Comparison, Row
 from lynx_ascend.simulation.rules import Map
 from lynx_ascend.simulation.simulate import Outcome
@@ -54,8 +55,29 @@ def print_map(result: Map, console: Console) -> None:
         table.add_row(f"{row[0].tokens:,}{mark}", *(_cell(choice) for choice in row))
     console.print(table)
     console.print(result.rule.words(), highlight=False)
+    cells = sum(map(len, result.rows))
+    console.print(
+        f"Rule of thumb: draft if the Residual takes longer than a verification does beyond a decode step. It is right "
+        f"in {result.thumb} of {cells} cells; wrong, it costs at most {result.lost:.3f} s.",
+        highlight=False,
+    )
     if result.extrapolated:
         console.print("* acceptance was not measured at this context", highlight=False)
+
+
+def print_acceptance(acceptance: Acceptance, contexts: Sequence[int], console: Console) -> None:
+    """Whole drafts of some lengths, and the mean accepted of the longest, by context."""
+    longest = min(len(acceptance.at(tokens)) for tokens in contexts)
+    steps = [k for k in (1, 4, 8, 16, 21, 32, 64) if k <= longest]
+    heads = ["prompt", f"accepted of {longest}", *(f"all of {k}" for k in steps)]
+    table = _table(f"Drafts that hold ({acceptance.source})", heads)
+    for tokens in contexts:
+        curve = acceptance.at(tokens)
+        mark = " *" if acceptance.extrapolated(tokens) else ""
+        cells = (f"{100 * curve[k - 1]:.0f} %" for k in steps)
+        table.add_row(f"{tokens:,}{mark}", f"{sum(curve[:longest]):.1f}", *cells)
+    console.print(table)
+    console.print("* extrapolated: acceptance was not measured at this context", highlight=False)
 
 
 def _cell(choice: Choice) -> str:

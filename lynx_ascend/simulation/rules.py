@@ -11,6 +11,7 @@ from lynx_ascend.simulation.methods import methods
 from lynx_ascend.simulation.models import Model
 from lynx_ascend.speculation.break_even import Choice, KVCosts, choose
 from lynx_ascend.speculation.latency import transfer_time
+from lynx_ascend.speculation.steps import StepCosts
 
 CONTEXTS = (256, 1024, 4096, 16384, 32768, 65536, 131072)
 LINKS = tuple(gbit * 1e9 for gbit in (1, 5, 10, 25, 50, 100, 200, 400))
@@ -49,13 +50,24 @@ class Rule:
 class Map:
     """Choices by context (rows) and link (columns), as speculation.break_even makes them.
 
-    extrapolated: contexts at which acceptance was not measured.
+    extrapolated: contexts at which acceptance was not measured. thumb: in how many of all cells `rule_of_thumb` says
+    whether Lynx is first. lost: seconds to the n-th token that it costs at most, where it is wrong.
     """
 
     model: Model
     rows: list[list[Choice]]
     rule: Rule
     extrapolated: list[int]
+    thumb: int
+    lost: float
+
+
+def rule_of_thumb(t_residual: float, costs: StepCosts) -> bool:
+    """Draft if the Residual takes longer (seconds) than a verification does beyond an ordinary decode step.
+
+    It knows nothing of acceptance: of use where drafts hold well.
+    """
+    return t_residual > costs.verify - costs.tpot
 
 
 def kv_costs(model: Model, hardware: Hardware) -> KVCosts:
@@ -85,6 +97,10 @@ def draw_map(
     def residual_steps(tokens: int) -> float:
         return transfer_time(tokens * kv.residual, _LINK) / hardware.costs(model, tokens).tpot
 
+    def wrong(choice: Choice) -> bool:
+        t_residual = transfer_time(choice.tokens * kv.residual, choice.bandwidth)
+        return rule_of_thumb(t_residual, hardware.costs(model, choice.tokens)) != (choice.method == "lynx")
+
     rows = [[cell(tokens, link) for link in links] for tokens in contexts]
     lengths = [round(16 * 1.02**i) for i in range(600)]  # to 2.3 million tokens
     first = _first_of_all(lengths, lambda tokens: cell(tokens, _LINK).method == "lynx")
@@ -103,7 +119,14 @@ def draw_map(
             raw_from=min((c.bandwidth for row in rows for c in row if c.method == "bf16"), default=None),
         ),
         [tokens for tokens in contexts if acceptance.extrapolated(tokens)],
+        thumb=sum(not wrong(choice) for row in rows for choice in row),
+        lost=max((_between(choice) for row in rows for choice in row if wrong(choice)), default=0.0),
     )
+
+
+def _between(choice: Choice) -> float:
+    """Seconds between Lynx and the best of the others."""
+    return abs(choice.seconds["lynx"] - min(choice.seconds[other] for other in ("bf16", "8bit")))
 
 
 def _first_of_all(lengths: Sequence[int], holds: Callable[[int], bool]) -> int:

@@ -43,6 +43,19 @@ def test_map_honours_its_options(tmp_path: Path) -> None:
     assert all(choice["drafts"] == 0 for row in never["maps"][0]["rows"] for choice in row)
 
 
+def test_acceptance_marks_what_was_not_measured(tmp_path: Path) -> None:
+    short = report(tmp_path / "short.json", 1000, [0.9, 0.8, 0.5])
+    long = report(tmp_path / "long.json", 4000, [0.8, 0.6, 0.2])
+    asked = ("acceptance", "--acceptance", str(short), "--acceptance", str(long), "--contexts", "1000,2000,16000")
+    rows = value(*asked)["contexts"]
+    assert [row["extrapolated"] for row in rows] == [False, False, True]
+    assert rows[0]["survival"] == pytest.approx([0.9, 0.8, 0.5])
+    assert rows[1]["survival"][1] == pytest.approx((0.8 * 0.6) ** 0.5)  # half-way between, in logarithms
+    assert rows[2]["survival"][1] == pytest.approx(0.6 * 0.6 / 0.8)  # as far again
+    shown = [line for line in call(*asked).output.splitlines() if "000" in line]
+    assert ["*" in line for line in shown] == [False, False, True] and "2.2" in shown[0] and "90 %" in shown[0]
+
+
 def test_load_honours_its_options(tmp_path: Path) -> None:
     asked = ("load", "--requests", "20", "--methods", "int8; lynx", "--rate", "0.05")
     found = value(*asked)
@@ -68,6 +81,8 @@ def test_load_honours_its_options(tmp_path: Path) -> None:
         (("map", "--set", "hbm=fast"), "fast"),
         (("map", "--set", "hbm=0"), "not positive"),
         (("map", "--acceptance", "/nonexistent"), "No such file"),
+        (("acceptance", "--contexts", "1k"), "1k"),
+        (("acceptance", "--contexts", "0"), "0 tokens"),
         (("load", "--methods", "magic"), "'magic' is none of bf16"),
         (("load", "--context", "many"), "many"),
         (("load", "--trace", "/nonexistent"), "No such file"),

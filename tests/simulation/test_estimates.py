@@ -10,7 +10,7 @@ import pytest
 from lynx_ascend.simulation.acceptance import Acceptance, geometric, published_by_context
 from lynx_ascend.simulation.hardware import Hardware
 from lynx_ascend.simulation.methods import methods
-from lynx_ascend.simulation.models import MODELS
+from lynx_ascend.simulation.models import MODELS, Model
 from lynx_ascend.simulation.paper import compare, fit
 from lynx_ascend.simulation.rules import draw_map, kv_costs
 from lynx_ascend.speculation.break_even import choose
@@ -115,3 +115,32 @@ def test_a_slow_codec_makes_raw_bf16_first() -> None:
     result = draw_map(MODELS["llama-8b"], slow, published_by_context())
     assert result.rule.raw_from == 50e9
     assert "Raw bf16 is first from 50 Gbit/s on" in result.rule.words()
+
+
+_CONTEXTS = [round(256 * 2 ** (i / 2)) for i in range(19)]
+_LINKS = [1e9 * 1.5**i for i in range(16)]
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
+@pytest.mark.parametrize("commit", [0.02, 0.13])
+@pytest.mark.parametrize(
+    "curve", [published_by_context(), Acceptance({1624: geometric(0.963)}, "as SmolLM2's")], ids=str
+)
+def test_the_rule_of_thumb_says_what_the_policy_chooses(model: Model, commit: float, curve: Acceptance) -> None:
+    """On a grid of 304 cells, finer than the map's and off its points; a wrong answer costs little."""
+    hardware = Hardware(commit=commit)
+    result = draw_map(model, hardware, curve, contexts=_CONTEXTS, links=_LINKS)
+    cells = [choice for row in result.rows for choice in row]
+    residual = kv_costs(model, hardware).residual
+    # Said in other words: bytes over the link against the pass that the kernels add to.
+    right = [(8 * c.tokens * residual / c.bandwidth > commit) == (c.method == "lynx") for c in cells]
+    assert len(cells) == 304 and result.thumb == sum(right) >= 0.9 * 304
+    assert 0.2 < sum(c.method == "lynx" for c in cells) / len(cells) < 0.95  # both answers occur
+    assert result.lost < 0.02
+    losses = [abs(c.seconds["lynx"] - min(c.seconds["bf16"], c.seconds["8bit"])) for c in cells]
+    assert result.lost == max((loss for loss, ok in zip(losses, right, strict=True) if not ok), default=0.0)
+
+
+def test_the_rule_of_thumb_does_not_hold_where_drafts_do_not() -> None:
+    poor = draw_map(MODELS["llama-8b"], Hardware(), Acceptance({1624: geometric(0.64)}, "poor"))
+    assert poor.thumb < 0.8 * sum(map(len, poor.rows)) and poor.lost > 0.02

@@ -1,7 +1,7 @@
 """CacheGen: deltas to the first token of each group of ten, bins that widen with the layer, arithmetic coding.
 
 Liu et al., "CacheGen: KV Cache Compression and Streaming for Fast Large Language Model Serving", SIGCOMM 2024 (arXiv
-2310.07240), section 5.2: anchor tokens are quantised by vector to 8 bits, the other tokens of a group as their
+2310.07240), its KV encoder: anchor tokens are quantised by vector to 8 bits, the other tokens of a group as their
 difference to it, with bins of 0.5, 1 and 1.5 in the first, second and last third of the layers (the default level).
 Codes go through a range coder (the library `constriction`). Simplified: bins are in units of a channel's standard
 deviation of differences (sent, fp16), which also takes the place of the paper's offline profile of each channel's
@@ -29,7 +29,7 @@ class CacheGen(Method):
 
     group: int = 10
     bins: tuple[float, float, float] = (0.5, 1.0, 1.5)
-    source = "CacheGen, arXiv 2310.07240, sec. 5.2"
+    source = "CacheGen, arXiv 2310.07240"
 
     def _encode(self, x: Tensor, context: Context) -> Sequence[Sequence[Tensor]]:
         rows = x.float().flatten(1)

@@ -1,7 +1,7 @@
 """Token dropping: what the prompt's end attends to and the latest tokens are sent in full, the others not at all.
 
 After Liu et al., "Scissorhands: Exploiting the Persistence of Importance Hypothesis for LLM KV Cache Compression at
-Test Time", NeurIPS 2023 (arXiv 2305.17118), Algorithm 2: what was attended to lately will be attended to again.
+Test Time", NeurIPS 2023 (arXiv 2305.17118): what was attended to lately will be attended to again.
 Lossy: dropped tokens are masked out. Simplified: importance is the attention mass of the prompt's last tokens for a
 KV head (Scissorhands counts, in its window, how often a token's weight is below the average), every layer has the
 same budget, and nothing is dropped later on.
@@ -25,7 +25,7 @@ class HeavyHitters(Method):
 
     fraction: float
     recent: int = 64
-    source = "after Scissorhands, arXiv 2305.17118, Alg. 2"
+    source = "after Scissorhands, arXiv 2305.17118"
 
     def _encode(self, x: Tensor, context: Context) -> Sequence[Sequence[Tensor]]:
         tokens, heads, _ = x.shape

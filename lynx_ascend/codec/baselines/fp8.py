@@ -24,7 +24,7 @@ class FP8(Method):
     """x = float8 * scale, scale fp32."""
 
     kind: Literal["e4m3", "e5m2"]
-    source = "Micikevicius et al., arXiv 2209.05433, sec. 3"
+    source = "Micikevicius et al., arXiv 2209.05433"
 
     def _encode(self, x: Tensor, context: Context) -> Sequence[Sequence[Tensor]]:
         dtype = _TYPES[self.kind]

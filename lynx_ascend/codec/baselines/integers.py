@@ -1,6 +1,6 @@
 """INT8 and INT4 between minimum and maximum of a layer's tensor, of a channel, of a channel and chunk; Lynx-INT8.
 
-Per tensor is what the Lynx paper (arXiv 2607.01831, section 5) compares with, by the serving method's own code.
+Per tensor is what the Lynx paper (arXiv 2607.01831) compares with, by the serving method's own code.
 Lynx-INT8 is its ablation "plain INT8 in two streams": the upper four bits of every code first. Per channel and chunk
 is Lynx's grouping without its second normalisation, with fp16 metadata.
 """
@@ -25,7 +25,7 @@ class TensorInt(Method):
     """One range for the tensor, fp32."""
 
     bits: Literal[4, 8]
-    source = "Lynx, arXiv 2607.01831, sec. 5 (INT8, INT4)"
+    source = "Lynx, arXiv 2607.01831 (INT8, INT4)"
 
     def _encode(self, x: Tensor, context: Context) -> Sequence[Sequence[Tensor]]:
         return [[_tensor_payload(x, self.bits)]]
@@ -63,7 +63,7 @@ class ChannelInt(Method):
 class SplitInt8(Method):
     """INT8 over the tensor, upper nibbles first; from them alone a value is the middle of its sixteen codes."""
 
-    source = "Lynx, arXiv 2607.01831, sec. 5 (Lynx-INT8)"
+    source = "Lynx, arXiv 2607.01831 (Lynx-INT8)"
     num_streams: ClassVar[int] = 2
 
     def _encode(self, x: Tensor, context: Context) -> Sequence[Sequence[Tensor]]:

@@ -1,7 +1,7 @@
 """KIVI: K by channel, V by token, in groups of 32, the latest tokens in full precision.
 
-Liu et al., "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache", ICML 2024 (arXiv 2402.02750), section 3.3
-and Algorithm 1, prefill phase: of K the last tokens % 128 tokens and of V the last 128 stay in full precision, the
+Liu et al., "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache", ICML 2024 (arXiv 2402.02750), the
+prefill phase of Algorithm 1: of K the last tokens % 128 tokens and of V the last 128 stay in full precision, the
 rest is quantised between minimum and maximum, K in groups of 32 tokens of a channel, V in groups of 32 channels of a
 token (a smaller head_dim is one group). Metadata is fp16. K is coded after RoPE, as in KIVI. Nothing was left out.
 """

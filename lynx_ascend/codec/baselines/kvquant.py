@@ -1,11 +1,11 @@
 """KVQuant: non-uniform levels, K by channel and V by token, with and without 1 % sparse outliers.
 
 Hooper et al., "KVQuant: Towards 10 Million Context Length LLM Inference with KV Cache Quantization", NeurIPS 2024
-(arXiv 2401.18079): section 3.1 (K by channel, V by token), 3.3 (nuqX: one set of levels a layer on values normalised
-to [-1, 1]), 3.4 (outliers of each vector apart), 3.5 (the first token in full precision). Simplified: K is coded
-after RoPE, since a transferred cache holds it so (the paper's is before RoPE); levels come from k-means on the tensor
-itself without sensitivity weights, and are sent (the paper calibrates both offline); each vector has the same number
-of outliers on either side (the paper's are those beyond a quantile).
+(arXiv 2401.18079): K by channel and V by token, nuqX (one set of levels a layer on values normalised to [-1, 1]),
+per-vector dense-and-sparse (outliers of each vector apart), attention-sink-aware (the first token in full precision).
+Simplified: K is coded after RoPE, since a transferred cache holds it so (the paper's is before RoPE); levels come from
+k-means on the tensor itself without sensitivity weights, and are sent (the paper calibrates both offline); each vector
+has the same number of outliers on either side (the paper's are those beyond a quantile).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class KVQuant(Method):
 
     bits: Literal[2, 4]
     outliers: float = 0.0
-    source = "KVQuant, arXiv 2401.18079, sec. 3.1, 3.3 - 3.5"
+    source = "KVQuant, arXiv 2401.18079"
 
     def _encode(self, x: Tensor, context: Context) -> Sequence[Sequence[Tensor]]:
         vectors = _vectors(x[1:].float(), context.is_value)  # [vectors, length]

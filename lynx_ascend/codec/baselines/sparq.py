@@ -1,9 +1,9 @@
 """SparQ: decoding reads only the tokens whose approximate scores are highest. It saves reads at decode, no transfer.
 
-After Ribar et al., "SparQ Attention: Bandwidth-Efficient LLM Inference", ICML 2024 (arXiv 2312.04985), Algorithm 1,
-steps 1 and 2: scores come from the query's largest components, and the highest tokens are attended to exactly. The
-whole cache is sent, in full. Simplified: no mean-value reallocation (step 3) and no local window; each query head
-chooses for itself.
+After Ribar et al., "SparQ Attention: Bandwidth-Efficient LLM Inference", ICML 2024 (arXiv 2312.04985), its first two
+steps: scores come from the query's largest components, and the highest tokens are attended to exactly. The whole cache
+is sent, in full. Simplified: no mean-value reallocation (the third step) and no local window; each query head chooses
+for itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SparQ(Uncompressed):
 
     components: int = 32
     top: int = 128
-    source = "after SparQ, arXiv 2312.04985, Alg. 1, steps 1, 2"
+    source = "after SparQ, arXiv 2312.04985, without its mean-value reallocation"
 
     def visible(self, query: Tensor, key: Tensor, kept: Tensor | None) -> Tensor | None:
         if key.shape[1] <= self.top:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
+    from lynx_ascend.evaluation.tasks.run import TaskResult
     from lynx_ascend.evaluation.tasks.task import Task
 
 Methods = Annotated[str | None, typer.Option(help="Comma-separated. Default: all. BF16 is measured besides.")]
@@ -26,7 +28,11 @@ def mmlu_pro(
     cot: Annotated[int, typer.Option(min=0, help="Tokens to reason in. 0: the letters' log-probabilities.")] = 0,
     context: Annotated[int, typer.Option(min=0, help="Tokens of a prompt at least: made-up text before it.")] = 0,
     methods: Methods = None,
-    model: Model = None,
+    model: Annotated[
+        str | None, typer.Option(help="A Transformers directory, or a served name. Default: SmolLM2-135M.")
+    ] = None,
+    endpoint: Annotated[str | None, typer.Option(help="Base URL of an OpenAI endpoint that serves --model.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Questions under way at once at the endpoint.")] = 8,
     threads: Threads = 1,
     report: Report = None,
     as_json: Json = False,
@@ -34,7 +40,19 @@ def mmlu_pro(
     """Multiple-choice questions: accuracy and agreement with BF16 of every method."""
     from lynx_ascend.evaluation.tasks.mmlu_pro import MMLUPro
 
-    _run(MMLUPro(data, limit, cot, context), methods, model, threads, report, as_json)
+    task = MMLUPro(data, limit, cot, context)
+    if endpoint is None:
+        _run(task, methods, None if model is None else Path(model), threads, report, as_json)
+        return
+    from lynx_ascend.evaluation.tasks.endpoint import Endpoint, choose_served, run_served
+
+    if model is None:
+        raise typer.BadParameter("the name under which the endpoint serves its model is needed", param_hint="--model")
+    try:
+        served, where = choose_served(methods), Endpoint(endpoint, model, concurrency)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--methods") from None
+    _report(task, report, as_json, lambda folder, console: run_served(task, where, served, folder, console))
 
 
 def needle(
@@ -77,18 +95,23 @@ def _run(task: Task, methods: str | None, model: Path | None, threads: int, repo
     import torch
 
     from lynx_ascend.evaluation.methods import choose
-    from lynx_ascend.evaluation.page import print_tables
-    from lynx_ascend.evaluation.tasks.report import tables, write_report
     from lynx_ascend.evaluation.tasks.run import run_task
 
-    console, folder = Console(stderr=as_json), report or Path("out") / task.name
     try:
         chosen = choose(methods)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--methods") from None
     torch.set_num_threads(threads)
+    _report(task, report, as_json, lambda folder, console: run_task(task, chosen, folder, console, model))
+
+
+def _report(task: Task, report: Path | None, as_json: bool, measured: Callable[[Path, Console], TaskResult]) -> None:
+    from lynx_ascend.evaluation.page import print_tables
+    from lynx_ascend.evaluation.tasks.report import tables, write_report
+
+    console, folder = Console(stderr=as_json), report or Path("out") / task.name
     try:
-        result = run_task(task, chosen, folder, console, model)
+        result = measured(folder, console)
     except (OSError, ValueError) as error:
         console.print(f"eval: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None

@@ -54,12 +54,19 @@ class MMLUPro(Task):
     version: ClassVar[int] = 1
 
     def items(self, tokenizer: Any, positions: int) -> list[Item]:
+        return [
+            item_of(question, self._prompt(tokenizer, question, exemplars, positions))
+            for question, exemplars in self.questions()
+        ]
+
+    def questions(self) -> list[tuple[Question, Sequence[Question]]]:
+        """What is asked, each with its exemplars. Raises as `load`."""
         questions, exemplars = load(self.data)
-        found = []
-        for question in list(_in_turn(questions))[: self.limit]:
-            ids = self._prompt(tokenizer, question, exemplars.get(question.category, [])[:SHOTS], positions)
-            found.append(Item(question.name, question.category, ids, question.answer, len(question.options)))
-        return found
+        return [(q, exemplars.get(q.category, [])[:SHOTS]) for q in list(_in_turn(questions))[: self.limit]]
+
+    def text(self, asked: Question, exemplars: Sequence[Question]) -> str:
+        """The prompt, up to where the model begins to reason, or up to the answer's letter."""
+        return prompt_text(asked, exemplars) + ("" if self.answer_tokens else f" {_ANSWER}")
 
     def answers(self, model: Any, tokenizer: Any, item: Item, got: Sequence[Reconstruction]) -> list[Answer]:
         if self.answer_tokens:
@@ -80,8 +87,7 @@ class MMLUPro(Task):
     def _prompt(self, tokenizer: Any, asked: Question, exemplars: Sequence[Question], positions: int) -> list[int]:
         """With as many exemplars as leave room, as in the published evaluation."""
         for shots in range(len(exemplars), -1, -1):
-            text = prompt_text(asked, exemplars[:shots]) + ("" if self.answer_tokens else f" {_ANSWER}")
-            ids = self._padded(tokenizer, text, asked.name)
+            ids = self._padded(tokenizer, self.text(asked, exemplars[:shots]), asked.name)
             if len(ids) + self.answer_tokens <= positions:
                 return ids
         raise ValueError(f"{asked.name}: {len(ids) + self.answer_tokens} tokens, the model has {positions} positions")
@@ -111,6 +117,11 @@ def load(data: Path) -> tuple[list[Question], dict[str, list[Question]]]:
     for question in (question for path in validation for question in _read(path)):
         exemplars.setdefault(question.category, []).append(question)
     return [question for path in tests for question in _read(path)], exemplars
+
+
+def item_of(question: Question, ids: Sequence[int]) -> Item:
+    """The question as an item with these tokens."""
+    return Item(question.name, question.category, ids, question.answer, len(question.options))
 
 
 def prompt_text(asked: Question, exemplars: Sequence[Question]) -> str:

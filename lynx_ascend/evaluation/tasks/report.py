@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Literal
 from lynx_ascend.evaluation.intervals import Interval
 from lynx_ascend.evaluation.methods import DROPPING
 from lynx_ascend.evaluation.page import Table, html_json, html_table, markdown, page, plain
-from lynx_ascend.evaluation.tasks.run import EXACT, TaskResult
+from lynx_ascend.evaluation.tasks.run import TaskResult
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def scores(result: TaskResult) -> list[StreamScore]:
     for name, method in result.methods.items():
         streams: tuple[Literal["first", "all"], ...] = ("first", "all") if method.num_streams > 1 else ("all",)
         for stream in streams:
-            rows = [(item, every[name][stream], every[EXACT]["all"]["answer"]) for item, every in result.items]
+            rows = [(item, every[name][stream], every[result.exact]["all"]["answer"]) for item, every in result.items]
             agreed = [result.task.agreement(row["answer"], exact) for _, row, exact in rows]
             scored = [result.task.score(item, row["answer"]) for item, row, _ in rows]
             pairs = list(zip(rows, scored, strict=True))
@@ -55,7 +56,7 @@ def tables(result: TaskResult) -> list[Table]:
         caption += f", chance {100 * statistics.mean(1 / n for n in choices):.1f} %"
     heads = ["method", "bits", "agreement with BF16 / %", f"{name} / %"]
     rows = [
-        [_label(row), f"{row.bits:.2f}", row.agreement.text() if row.method != EXACT else "", row.score.text()]
+        [_label(row), _bits(row.bits), row.agreement.text() if row.method != result.exact else "", row.score.text()]
         for row in found
     ]
     made: list[Table] = [(caption, heads, rows)]
@@ -70,7 +71,13 @@ def write_report(result: TaskResult, folder: Path) -> dict[str, Any]:
     """Writes <task>.html, .json and .md into `folder`; returns the JSON object."""
     folder.mkdir(parents=True, exist_ok=True)
     prompts = [
-        {"name": item.name, "group": item.group, "tokens": len(item.ids), "wanted": item.wanted, "methods": dict(rows)}
+        {
+            "name": item.name,
+            "group": item.group,
+            "tokens": len(item.ids) or None,
+            "wanted": item.wanted,
+            "methods": dict(rows),
+        }
         for item, rows in result.items
     ]
     methods = [asdict(row) for row in scores(result)]
@@ -86,6 +93,10 @@ def write_report(result: TaskResult, folder: Path) -> dict[str, Any]:
     ):
         (folder / f"{result.task.name}.{suffix}").write_text(text, encoding="utf-8")
     return value
+
+
+def _bits(bits: float) -> str:
+    return "" if math.isnan(bits) else f"{bits:.2f}"
 
 
 def _label(row: StreamScore) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 import torch
 from rich.console import Console
@@ -24,7 +24,7 @@ BATCH_TOKENS = 16_384  # of the caches on which the model answers at once; one o
 
 
 class StreamAnswer(TypedDict):
-    """What a receiver has after a stream and those before it. bits: an element, K and V together."""
+    """What a receiver has after a stream and those before it. bits: an element, K and V together; NaN if unknown."""
 
     bits: float
     answer: Answer
@@ -37,14 +37,25 @@ class TaskRow(TypedDict):
     all: StreamAnswer
 
 
+class Described(Protocol):
+    """What a report says of a method: a Method, or one that an endpoint serves."""
+
+    @property
+    def num_streams(self) -> int: ...
+
+    @property
+    def source(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class TaskResult:
-    """All prompts with their rows by method, `EXACT` among them, and what was used."""
+    """All prompts with their rows by method, `exact` among them, to whose answers the others are held."""
 
     task: Task
     items: list[tuple[Item, Mapping[str, TaskRow]]]
-    methods: Mapping[str, Method]
+    methods: Mapping[str, Described]
     setting: Mapping[str, Any]
+    exact: str = EXACT
 
 
 def run_task(

@@ -13,8 +13,8 @@ from lynx_ascend.evaluation.local_engine import eos_ids
 
 @dataclass(frozen=True)
 class Item:
-    """A prompt. group: a category, or a cell of a grid. ids: its tokens. wanted: the right answer. choices: how many
-    answers there are to choose from; 0: any text."""
+    """A prompt. group: a category, or a cell of a grid. ids: its tokens, none if only an endpoint knows them. wanted:
+    the right answer. choices: how many answers there are to choose from; 0: any text."""
 
     name: str
     group: str
@@ -25,11 +25,11 @@ class Item:
 
 class Answer(TypedDict):
     """text: what was chosen or said. reasoning: said before a choice. log_p: of each choice, in nats, among the whole
-    vocabulary."""
+    vocabulary; None where an endpoint did not tell."""
 
     text: str
     reasoning: NotRequired[str]
-    log_p: NotRequired[list[float]]
+    log_p: NotRequired[Sequence[float | None]]
 
 
 class Task(ABC):

@@ -1,0 +1,67 @@
+"""The figure of accepted drafts by context: curves, whole drafts, and a map of proposed against accepted ones."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lynx_ascend.evaluation.cases import CAP
+from lynx_ascend.evaluation.methods import OURS
+
+if TYPE_CHECKING:
+    from lynx_ascend.evaluation.contexts import Context
+
+_WHOLE = 16  # drafts of the panel of whole drafts
+
+
+def draw(contexts: Sequence[Context]) -> bytes:
+    """A PNG: above, P(accepted >= k) and whole drafts by length; below, a map for each length, of Lynx's Anchor if it
+    was measured, otherwise of the first method."""
+    from matplotlib.figure import Figure
+
+    names = [summary.name for summary in contexts[0].methods]
+    ours = OURS if OURS in names else names[0]
+    figure = Figure(figsize=(13, 8))
+    above, below = figure.subfigures(2, 1, squeeze=False)[:, 0]
+    curves, whole = above.subplots(1, 2)
+    _curves(curves, contexts, ours)
+    _whole(whole, contexts, names)
+    for axes, context in zip(below.subplots(1, len(contexts), squeeze=False)[0], contexts, strict=True):
+        _map(axes, context, ours)
+    above.subplots_adjust(wspace=0.25, right=0.85, bottom=0.15)
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=90)
+    return data.getvalue()
+
+
+def _curves(axes: Any, contexts: Sequence[Context], name: str) -> None:
+    for context in contexts:
+        [summary] = [summary for summary in context.methods if summary.name == name]
+        values = [math.nan if mean is None else mean.value for mean in summary.first.curve]
+        axes.plot(range(1, CAP + 1), values, label=f"{context.tokens:,} tokens")
+    axes.set(title=f"{name}, first stream", xlabel="k", ylabel="P(accepted >= k)", ylim=(0, 1.02))
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)
+
+
+def _whole(axes: Any, contexts: Sequence[Context], names: Sequence[str]) -> None:
+    lengths = [context.tokens for context in contexts]
+    for index, name in enumerate(names):
+        means = [c.methods[index].first.curve[_WHOLE - 1] for c in contexts]
+        values = [math.nan if mean is None else mean.value for mean in means]
+        halves = [0.0 if mean is None or math.isnan(mean.half) else mean.half for mean in means]
+        axes.errorbar(lengths, values, halves, marker="o", capsize=2, linewidth=1, label=name)
+    axes.set(xscale="log", xlabel="prompt tokens", ylabel=f"all of {_WHOLE} drafts accepted", ylim=(0, 1.02))
+    axes.set_xticks(lengths, [f"{tokens:,}" for tokens in lengths])
+    axes.minorticks_off()
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.grid(alpha=0.3)
+
+
+def _map(axes: Any, context: Context, name: str) -> None:
+    rows = [row or [0.0] * (CAP + 1) for row in context.heat[name]]
+    share = [[row[accepted] for row in rows] for accepted in range(CAP + 1)]
+    axes.imshow(share, origin="lower", extent=(0.5, CAP + 0.5, -0.5, CAP + 0.5), cmap="viridis", vmin=0, vmax=0.5)
+    axes.set(title=f"{name}, {context.tokens:,} tokens", xlabel="proposed", ylabel="accepted")
