@@ -1,0 +1,171 @@
+"""What an ordinary request pays for the plugin: decode time per token, with LynxConnector (kv_both) against without.
+
+Usage: python benchmarks/ordinary.py [--batches 1,8] [--blocks 10] [--dtype bfloat16] [--json]
+
+Three vLLM servers run at the same time, pinned alike to one core; the client has the others. `plain` and `control` have
+no plugin and no connector, `lynx` has both. One request (or batch) at a time, in blocks of plain, other, other, plain;
+a block gives the logarithm of other / plain, so that drift cancels. The requests have no transfer parameters, and their
+prompts stay in each server's prefix cache. `control` against `plain` shows what the method sees where nothing differs.
+Bar: the upper 95 % bound of the extra time per token is at most 3 %, else the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from lynx_ascend.demo.client import Completion, complete
+from lynx_ascend.demo.cluster import ClusterOptions, lynx_transfer, vllm_server
+from lynx_ascend.demo.services import ReservedPort, Servers
+from lynx_ascend.evaluation.model import ensure_model, load_tokenizer
+from lynx_ascend.evaluation.prompts import prompts
+
+MAX_TOKENS = 64
+PROMPT_TOKENS = 200
+BAR = 0.03
+OTHERS = ("lynx", "control")
+# Student's t, 97.5 %, by degrees of freedom from 1; from 30 on Z and its first correction are exact to 0.1 %.
+_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One server against `plain`: seconds a token (medians over requests), other / plain - 1 with its 95 % interval.
+
+    logs: of other / plain, block by block.
+    """
+
+    other: str
+    batch: int
+    blocks: int
+    plain_s: float
+    other_s: float
+    extra: float
+    low: float
+    high: float
+    logs: list[float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batches", default="1,8", help="requests at a time")
+    parser.add_argument("--blocks", type=int, default=10, help="blocks of four for each pair and batch (10)")
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    args = parser.parse_args()
+    console = Console(stderr=args.json)
+    rows = measure(args.dtype, [int(batch) for batch in args.batches.split(",")], args.blocks, console)
+    show(rows, console)
+    if args.json:
+        json.dump({"rows": [asdict(row) for row in rows]}, sys.stdout)
+        print()
+    if any(row.other == "lynx" and row.high > BAR for row in rows):
+        sys.exit(1)
+
+
+def measure(dtype: str, batches: Sequence[int], blocks: int, console: Console) -> list[Row]:
+    model = ensure_model()
+    asked = prompts(load_tokenizer(model), max(batches), [PROMPT_TOKENS] * max(batches))
+    *ours, last = sorted(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as folder:
+        options = ClusterOptions(model=model, logs=Path(folder), dtype=dtype)
+        transfers = {"plain": None, "control": None, "lynx": lynx_transfer(options, "kv_both")}
+        ports = {name: ReservedPort() for name in transfers}
+        cores = frozenset([last]) if ours else frozenset()
+        wave = []
+        for name, transfer in transfers.items():
+            env = {"VLLM_PLUGINS": ""} if transfer is None else {}
+            service = vllm_server(name, options, ports[name], transfer, cores=cores, env=env)
+            wave.append((service, ports[name].url))
+        with Servers([wave], list(ports.values()), options.start_s):
+            if ours:
+                os.sched_setaffinity(0, ours)
+            urls = {name: port.url for name, port in ports.items()}
+            return [row for batch in batches for row in compare(urls, asked[:batch], blocks, console)]
+
+
+def compare(urls: dict[str, str], asked: Sequence[list[int]], blocks: int, console: Console) -> list[Row]:
+    """All OTHERS against plain, a block of each in turn, after one round that counts for nothing."""
+    for url in urls.values():
+        time_per_token(url, asked)
+    taken: dict[str, list[tuple[float, float, float, float]]] = {other: [] for other in OTHERS}
+    for block in range(blocks):
+        for other in OTHERS:
+            a, b, c, d = (time_per_token(urls[name], asked) for name in ("plain", other, other, "plain"))
+            taken[other].append((a, b, c, d))
+            log = block_log(a, b, c, d)
+            console.print(f"batch of {len(asked)}, block {block + 1}: {other} {100 * math.expm1(log):+.2f} %")
+    return [row_of(other, len(asked), times) for other, times in taken.items()]
+
+
+def time_per_token(url: str, asked: Sequence[list[int]]) -> float:
+    """Median seconds between the tokens of all answers, asked for at the same time."""
+
+    def one(prompt: list[int]) -> Completion:
+        return complete(url, prompt, max_tokens=MAX_TOKENS, ignore_eos=True)
+
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = list(pool.map(one, asked))
+    return statistics.median(b - a for answer in answers for a, b in itertools.pairwise(sorted(set(answer.arrivals))))
+
+
+def block_log(plain: float, other: float, other_again: float, plain_again: float) -> float:
+    """log(other / plain) of one block of four."""
+    return (math.log(other) + math.log(other_again) - math.log(plain) - math.log(plain_again)) / 2
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and half-width of its 95 % interval by Student's t; the latter is infinite for a single value."""
+    mean, freedom = statistics.mean(values), len(values) - 1
+    if not freedom:
+        return mean, math.inf
+    t = _T[freedom - 1] if freedom <= len(_T) else 1.96 + (1.96**3 + 1.96) / (4 * freedom)
+    return mean, t * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def row_of(other: str, batch: int, times: Sequence[tuple[float, float, float, float]]) -> Row:
+    logs = [block_log(*block) for block in times]
+    mean, half = interval(logs)
+    return Row(
+        other=other,
+        batch=batch,
+        blocks=len(logs),
+        plain_s=statistics.median(t for a, _, _, d in times for t in (a, d)),
+        other_s=statistics.median(t for _, b, c, _ in times for t in (b, c)),
+        extra=math.expm1(mean),
+        low=math.expm1(mean - half),
+        high=math.expm1(mean + half),
+        logs=logs,
+    )
+
+
+def show(rows: list[Row], console: Console) -> None:
+    table = Table(title=f"Ordinary requests of {PROMPT_TOKENS} + {MAX_TOKENS} tokens: decode time per token")
+    for column in ("batch", "server", "blocks", "plain ms", "its ms", "extra", "95 % interval"):
+        table.add_column(column, justify="right")
+    for r in rows:
+        table.add_row(
+            str(r.batch), r.other, str(r.blocks), f"{1e3 * r.plain_s:.2f}", f"{1e3 * r.other_s:.2f}",
+            f"{100 * r.extra:+.2f} %", f"{100 * r.low:+.2f} .. {100 * r.high:+.2f} %",
+        )  # fmt: skip
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
