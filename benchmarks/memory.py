@@ -90,7 +90,7 @@ def measure(loads: Sequence[Load], dtype: str, console: Console) -> list[Row]:
     blocks = max(load.requests * (math.ceil((load.context + MAX_TOKENS) / BLOCK) + 1) for load in loads) + 1
     with (
         tempfile.TemporaryDirectory() as folder,
-        MeasuredCluster(Path(folder), dtype, ("--num-gpu-blocks-override", str(blocks))) as cluster,
+        MeasuredCluster(Path(folder), dtype, decode_args=("--num-gpu-blocks-override", str(blocks))) as cluster,
     ):
         assert cluster.decode.process is not None
         engine = Engine(cluster.decode.process.pid)
