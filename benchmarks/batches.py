@@ -78,7 +78,7 @@ def measure(args: argparse.Namespace, console: Console) -> list[Row]:
     rows = []
     with tempfile.TemporaryDirectory() as folder, MeasuredCluster(Path(folder), args.dtype) as cluster:
         console.print(f"prefilling {len(asked)} prompts")
-        warm = cluster.ask_together(asked, "lynx", max_tokens=2)
+        warm = cluster.ask_together(asked, "lynx", max_tokens=2, timeout=600)
         residual = warm[0].trace.nbytes["residual"]
         for batch in batches:
             tpot = step_together(cluster.ask_together(asked[:batch], "int8", max_tokens=N))
