@@ -24,12 +24,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
 from lynx_ascend.demo.client import Completion, complete
 from lynx_ascend.demo.cluster import ClusterOptions, lynx_transfer, vllm_server
-from lynx_ascend.demo.services import ReservedPort, Servers
+from lynx_ascend.demo.services import ReservedPort, Servers, Service
 from lynx_ascend.evaluation.model import ensure_model, load_tokenizer
 from lynx_ascend.evaluation.prompts import prompts
 
@@ -87,17 +88,27 @@ def measure(dtype: str, batches: Sequence[int], blocks: int, console: Console) -
         options = ClusterOptions(model=model, logs=Path(folder), dtype=dtype)
         transfers = {"plain": None, "control": None, "lynx": lynx_transfer(options, "kv_both")}
         ports = {name: ReservedPort() for name in transfers}
-        cores = frozenset([last]) if ours else frozenset()
         wave = []
         for name, transfer in transfers.items():
             env = {"VLLM_PLUGINS": ""} if transfer is None else {}
-            service = vllm_server(name, options, ports[name], transfer, cores=cores, env=env)
+            service = vllm_server(name, options, ports[name], transfer, env=env)
             wave.append((service, ports[name].url))
         with Servers([wave], list(ports.values()), options.start_s):
-            if ours:
+            if ours:  # pinned only now: they start faster on all cores
+                for service, _ in wave:
+                    pin(service, last)
                 os.sched_setaffinity(0, ours)
             urls = {name: port.url for name, port in ports.items()}
             return [row for batch in batches for row in compare(urls, asked[:batch], blocks, console)]
+
+
+def pin(service: Service, core: int) -> None:
+    """All threads of all its processes, to one core."""
+    assert service.process is not None
+    server = psutil.Process(service.process.pid)
+    for process in (server, *server.children(recursive=True)):
+        for thread in process.threads():
+            os.sched_setaffinity(thread.id, [core])
 
 
 def compare(urls: dict[str, str], asked: Sequence[list[int]], blocks: int, console: Console) -> list[Row]:
