@@ -15,7 +15,6 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,7 @@ from transformers import AutoModelForCausalLM
 
 from lynx_ascend.codec.config import CodecConfig
 from lynx_ascend.demo.client import complete
-from lynx_ascend.demo.cluster import Cluster, ClusterOptions
-from lynx_ascend.demo.trace import read_events, trace_of
+from lynx_ascend.demo.measured import MeasuredCluster
 from lynx_ascend.evaluation.kv import PromptKV, prefill, reconstruct
 from lynx_ascend.evaluation.local_engine import greedy_text
 from lynx_ascend.evaluation.model import ensure_model, load_tokenizer
@@ -38,7 +36,6 @@ from lynx_ascend.evaluation.prompts import prompts
 MAX_TOKENS = 64
 MODES = ("alone", "undrafted", "batch")
 BATCH_LINKS = (200.0, 80.0, 40.0, 20.0)  # Mbit/s, one for each request of a batch
-TIMEOUT_S = 120.0  # without a byte
 
 
 @dataclass(frozen=True)
@@ -101,20 +98,8 @@ def main() -> None:
     path = ensure_model()
     asked = prompts(load_tokenizer(path), arguments.prompts)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, arguments.dtype))
-    trace_dir = arguments.output / "trace"
-    for old in trace_dir.glob("*.jsonl"):
-        old.unlink()
-    options = ClusterOptions(
-        model=path,
-        logs=arguments.output / "logs",
-        dtype=arguments.dtype,
-        trace_dir=trace_dir,
-        extra={"request_bandwidth": True},
-        # No answer may come from KV that an earlier request left.
-        decode_args=("--no-enable-prefix-caching",),
-    )
-    with Cluster(options) as cluster:
-        run = _Run(cluster, trace_dir, model, asked, noise=arguments.dtype != "float32")
+    with MeasuredCluster(arguments.output, arguments.dtype, policies={}) as cluster:
+        run = _Run(cluster, model, asked, noise=arguments.dtype != "float32")
         # Few prompts at a time: the prefill server then finds them in its prefix cache, and references are freed.
         stride = math.ceil(len(asked) / len(BATCH_LINKS))
         for start in range(stride):
@@ -140,10 +125,8 @@ def _reference(model: Any, ids: Sequence[int]) -> Reference:
 class _Run:
     """The requests of one cluster. plain: by prompt, where plain vLLM leaves Transformers on the exact KV."""
 
-    def __init__(
-        self, cluster: Cluster, trace_dir: Path, model: Any, asked: Sequence[Sequence[int]], *, noise: bool
-    ) -> None:
-        self._cluster, self._trace_dir, self._model, self._asked = cluster, trace_dir, model, asked
+    def __init__(self, cluster: MeasuredCluster, model: Any, asked: Sequence[Sequence[int]], *, noise: bool) -> None:
+        self._cluster, self._model, self._asked = cluster, model, asked
         self._noise = noise  # ask also for what shows the noise of the dtype: undrafted and plain
         self.rows: list[Row] = []
         self.plain: dict[int, int | None] = {}
@@ -164,34 +147,31 @@ class _Run:
             self._take(batch, references)
         for i in members if self._noise else ():
             # No transfer parameters: an ordinary request, in which the connector has no part.
-            _, tokens = self._ask(self._cluster.prefill_url, i, {})
+            tokens = self._plain(i)
             exact = greedy_text(self._model, self._asked[i], references[i].exact, MAX_TOKENS, ignore_eos=True)
             self.plain[i] = _first_difference(exact, tokens)
 
     def _take(self, batch: Sequence[Request], references: dict[int, Reference]) -> None:
-        with ThreadPoolExecutor(len(batch)) as pool:
-            answers = list(pool.map(lambda r: self._ask(self._cluster.url, r.prompt, _xargs(r)), batch))
-        events = read_events(self._trace_dir)
-        for request, (request_id, tokens) in zip(batch, answers, strict=True):
+        undrafted: dict[str, int] = {"lynx_draft_cap": 0} if batch[0].mode == "undrafted" else {}
+        runs = self._cluster.ask_together(
+            [self._asked[request.prompt] for request in batch],
+            "lynx",
+            max_tokens=MAX_TOKENS,
+            bandwidth=[request.bandwidth for request in batch],
+            **undrafted,
+        )
+        for request, run in zip(batch, runs, strict=True):
             ids = self._asked[request.prompt]
-            trace = trace_of(events, request_id)
-            difference = _difference(self._model, ids, references[request.prompt], tokens)
-            self.rows.append(Row(request, len(ids), trace.drafted, trace.accepted, difference))
+            difference = _difference(self._model, ids, references[request.prompt], run.completion.token_ids)
+            self.rows.append(Row(request, len(ids), run.trace.drafted, run.trace.accepted, difference))
             _say(f"{request.mode}, prompt {request.prompt}: {difference or 'equal'}")
 
-    def _ask(self, url: str, prompt: int, xargs: dict[str, str | int | float]) -> tuple[str, list[int]]:
+    def _plain(self, prompt: int) -> list[int]:
         try:
-            answer = complete(
-                url, self._asked[prompt], max_tokens=MAX_TOKENS, xargs=xargs, timeout=TIMEOUT_S, ignore_eos=True
-            )
+            url, ids = self._cluster.prefill_url, self._asked[prompt]
+            return complete(url, ids, max_tokens=MAX_TOKENS, ignore_eos=True).token_ids
         finally:
-            self._cluster.check()  # a dead server is the better explanation
-        return answer.request_id, answer.token_ids
-
-
-def _xargs(request: Request) -> dict[str, str | int | float]:
-    xargs: dict[str, str | int | float] = {"lynx_method": "lynx", "lynx_bandwidth": request.bandwidth}
-    return {**xargs, "lynx_draft_cap": 0} if request.mode == "undrafted" else xargs
+            self._cluster.check()
 
 
 def _difference(model: Any, ids: Sequence[int], reference: Reference, served: Sequence[int]) -> Difference | None:

@@ -22,9 +22,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from lynx_ascend.demo.client import Completion, complete
-from lynx_ascend.demo.cluster import Cluster, ClusterOptions
-from lynx_ascend.demo.trace import RequestTrace, read_events, trace_of
+from lynx_ascend.demo.measured import MeasuredCluster, Run
 from lynx_ascend.evaluation.model import ensure_model, load_tokenizer
 from lynx_ascend.evaluation.prompts import prompts
 from lynx_ascend.speculation.latency import Lynx, Monolithic, gain, paper_gain, transfer_time
@@ -74,72 +72,38 @@ def main() -> None:
 
 
 def measure(args: argparse.Namespace, console: Console) -> list[Row]:
-    model = ensure_model()
-    asked = prompts(load_tokenizer(model), args.prompts, [args.context] * args.prompts)
-    with tempfile.TemporaryDirectory() as folder:
-        trace_dir = Path(folder) / "trace"
-        options = ClusterOptions(
-            model=model,
-            logs=Path(folder) / "logs",
-            dtype=args.dtype,
-            trace_dir=trace_dir,
-            extra={"request_bandwidth": True, "health": False},
-            decode_args=("--no-enable-prefix-caching",),
-        )
-        with Cluster(options) as cluster:
-            rows = []
-            for index, prompt in enumerate(asked):
-                probe = run(cluster, trace_dir, prompt, "int8", None)
-                residual = run(cluster, trace_dir, prompt, "lynx", None)[1].nbytes["residual"]
-                step = decode_step(probe[0])
-                for steps in (int(steps) for steps in args.steps.split(",")):
-                    bandwidth = round(8e-6 * residual / (steps * step), 1)
-                    row = pair(cluster, trace_dir, prompt, index, steps, bandwidth, args.runs)
-                    console.print(
-                        f"prompt {index}, {steps} steps: {row.measured:.3f} s won, {row.predicted:.3f} predicted"
-                    )
-                    rows.append(row)
-            return rows
+    asked = prompts(load_tokenizer(ensure_model()), args.prompts, [args.context] * args.prompts)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        MeasuredCluster(Path(folder), args.dtype) as cluster,
+    ):
+        rows = []
+        for index, prompt in enumerate(asked):
+            step = cluster.ask(prompt, "int8", max_tokens=MAX_TOKENS).completion.decode_step()
+            residual = cluster.ask(prompt, "lynx", max_tokens=MAX_TOKENS).trace.nbytes["residual"]
+            for steps in (int(steps) for steps in args.steps.split(",")):
+                bandwidth = round(8e-6 * residual / (steps * step), 1)
+                row = pair(cluster, prompt, index, steps, bandwidth, args.runs)
+                console.print(f"prompt {index}, {steps} steps: {row.measured:.3f} s won, {row.predicted:.3f} predicted")
+                rows.append(row)
+        return rows
 
 
-Run = tuple[Completion, RequestTrace]
-
-
-def run(
-    cluster: Cluster,
-    trace_dir: Path,
-    prompt: list[int],
-    method: str,
-    bandwidth: float | None,
-    *,
-    max_tokens: int = MAX_TOKENS,
-    **options: str | int | float,
-) -> Run:
-    """One request; options: more of its vllm_xargs. The window is fixed unless they say otherwise."""
-    xargs: dict[str, str | int | float] = {"lynx_method": method, "lynx_window": "fixed", **options}
-    if bandwidth is not None:
-        xargs["lynx_bandwidth"] = bandwidth
-    completion = complete(cluster.url, prompt, max_tokens=max_tokens, xargs=xargs, ignore_eos=True)
-    return completion, trace_of(read_events(trace_dir), completion.request_id)
-
-
-def pair(
-    cluster: Cluster, trace_dir: Path, prompt: list[int], index: int, steps: int, bandwidth: float, runs: int
-) -> Row:
+def pair(cluster: MeasuredCluster, prompt: list[int], index: int, steps: int, bandwidth: float, runs: int) -> Row:
     order = (["int8", "lynx", "lynx", "int8"] * runs)[: 2 * runs]
     done: dict[str, list[Run]] = {"int8": [], "lynx": []}
     for method in order:
-        done[method].append(run(cluster, trace_dir, prompt, method, bandwidth))
-    int8_s = statistics.median(time_to(r) for r in done["int8"])
+        done[method].append(cluster.ask(prompt, method, max_tokens=MAX_TOKENS, bandwidth=bandwidth))
+    int8_s = statistics.median(run.from_pull(N) for run in done["int8"])
     # In bf16 a tie can go either way, and another run then accepts other drafts: terms and time are of one run.
-    middle_run = sorted(done["lynx"], key=time_to)[runs // 2]
-    lynx_s, middle = time_to(middle_run), middle_run[1]
+    middle_run = sorted(done["lynx"], key=lambda run: run.from_pull(N))[runs // 2]
+    lynx_s, middle = middle_run.from_pull(N), middle_run.trace
     # Steps while nothing is received: after the verification, and all of int8's.
-    tpot = statistics.median(decode_step(completion) for completion, _ in done["int8"])
+    tpot = statistics.median(run.completion.decode_step() for run in done["int8"])
     assert middle.verify is not None
     verify = middle.verify.end - middle.verify.start
     bits = bandwidth * 1e6
-    int8 = Monolithic(done["int8"][0][1].nbytes["anchor"], bits, tpot)
+    int8 = Monolithic(done["int8"][0].trace.nbytes["anchor"], bits, tpot)
     lynx = Lynx(middle.nbytes["anchor"], middle.nbytes["residual"], bits, tpot, verify, middle.accepted)
     terms = gain(int8, lynx, N)
     ceiling = paper_gain(lynx.t_residual, middle.accepted, tpot)
@@ -163,17 +127,6 @@ def pair(
         verify=terms.verify,
         share=(int8_s - lynx_s) / ceiling if ceiling else None,
     )
-
-
-def time_to(done: Run) -> float:
-    """Seconds from the pull to the N-th token at the client."""
-    completion, trace = done
-    return completion.arrivals[N - 1] - trace.pulled_at
-
-
-def decode_step(completion: Completion) -> float:
-    times = sorted(set(completion.arrivals))
-    return statistics.median(later - earlier for earlier, later in itertools.pairwise(times))
 
 
 def show(rows: list[Row], console: Console) -> None:

@@ -24,9 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from lynx_ascend.demo.client import complete
-from lynx_ascend.demo.cluster import Cluster, ClusterOptions
-from lynx_ascend.demo.trace import read_events, trace_of
+from lynx_ascend.demo.measured import MeasuredCluster
 from lynx_ascend.evaluation.model import ensure_model, load_tokenizer
 from lynx_ascend.evaluation.prompts import prompts
 from lynx_ascend.simulation.acceptance import Acceptance
@@ -116,18 +114,8 @@ def measure(
     missing: list[tuple[int, str, str]], args: argparse.Namespace, store: Path, console: Console
 ) -> list[Measured]:
     ends, found = time.monotonic() + args.seconds, []
-    model = ensure_model()
-    tokenizer = load_tokenizer(model)
-    traces = args.output / "trace"
-    options = ClusterOptions(
-        model=model,
-        logs=args.output / "logs",
-        dtype=args.dtype,
-        trace_dir=traces,
-        extra={"request_bandwidth": True},
-        decode_args=("--no-enable-prefix-caching",),
-    )
-    with Cluster(options) as cluster:
+    tokenizer = load_tokenizer(ensure_model())
+    with MeasuredCluster(args.output, args.dtype) as cluster:
         for context, wanted in itertools.groupby(missing, key=lambda key: key[0]):
             prompt = prompts(tokenizer, 1, [context])[0]
             warm = False
@@ -135,28 +123,26 @@ def measure(
                 if time.monotonic() > ends:
                     return found
                 if not warm:  # P computes the prompt once and keeps it
-                    complete(cluster.url, prompt, max_tokens=2, xargs={"lynx_method": "int8"}, ignore_eos=True)
+                    cluster.ask(prompt, "int8", max_tokens=2)
                     warm = True
-                found.append(request(cluster, traces, prompt, context, link, method))
+                found.append(request(cluster, prompt, context, link, method))
                 with store.open("a") as file:
                     file.write(json.dumps(asdict(found[-1])) + "\n")
                 console.print(f"{context} tokens, {link}, {method}: {found[-1].seconds:.3f} s")
     return found
 
 
-def request(cluster: Cluster, traces: Path, prompt: list[int], context: int, link: str, method: str) -> Measured:
+def request(cluster: MeasuredCluster, prompt: list[int], context: int, link: str, method: str) -> Measured:
     bandwidth = round(MBIT_PER_TOKEN[link] * context, 1)
-    xargs: dict[str, str | int | float] = {"lynx_method": method, "lynx_bandwidth": bandwidth}
-    completion = complete(cluster.url, prompt, max_tokens=MAX_TOKENS, xargs=xargs, ignore_eos=True)
-    trace = trace_of(read_events(traces), completion.request_id)
-    times = sorted(set(completion.arrivals))
+    run = cluster.ask(prompt, method, bandwidth=bandwidth, max_tokens=MAX_TOKENS)
+    trace = run.trace
     return Measured(
         context,
         link,
         method,
         bandwidth,
-        seconds=completion.arrivals[N - 1] - trace.pulled_at,
-        step=statistics.median(later - earlier for earlier, later in itertools.pairwise(times)),
+        seconds=run.from_pull(N),
+        step=run.completion.decode_step(),
         nbytes=trace.nbytes,
         drafted=trace.drafted,
         accepted=trace.accepted,

@@ -2,7 +2,7 @@
 
 Usage: python benchmarks/windows.py [--steps 16,32,64] [--prompts 3] [--context 3500] [--dtype bfloat16] [--json]
 
-Real servers, as in gain.py, whose pieces it uses: the link is emulated on loopback, so that the Residual takes a given
+Real servers, as in gain.py: the link is emulated on loopback, so that the Residual takes a given
 number of decode steps; prompts are prefilled before they are measured, and times count from the pull. One request for
 each prompt, link and window, one at a time; all of them teach the decode server's estimators, as users' requests would.
 """
@@ -16,14 +16,14 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gain import N, decode_step, run, time_to
 from rich.console import Console
 from rich.table import Table
 
-from lynx_ascend.demo.cluster import Cluster, ClusterOptions
+from lynx_ascend.demo.measured import MeasuredCluster
 from lynx_ascend.evaluation.model import ensure_model, load_tokenizer
 from lynx_ascend.evaluation.prompts import prompts
 
+N = 64
 MAX_TOKENS = 128  # so that the end of the request does not cut a window of 127
 WINDOWS: dict[str, dict[str, str | int | float]] = {
     "none": {"lynx_draft_cap": 0},
@@ -64,30 +64,19 @@ def main() -> None:
 
 
 def measure(args: argparse.Namespace) -> list[Row]:
-    model = ensure_model()
-    asked = prompts(load_tokenizer(model), args.prompts, [args.context] * args.prompts)
-    with tempfile.TemporaryDirectory() as folder:
-        trace_dir = Path(folder) / "trace"
-        options = ClusterOptions(
-            model=model,
-            logs=Path(folder) / "logs",
-            dtype=args.dtype,
-            trace_dir=trace_dir,
-            extra={"request_bandwidth": True, "health": False},
-            decode_args=("--no-enable-prefix-caching",),
-        )
-        with Cluster(options) as cluster:
-            rows, step = [], None
-            for index, prompt in enumerate(asked):
-                warm, trace = run(cluster, trace_dir, prompt, "lynx", None)
-                step = step or decode_step(warm)
-                for steps in (int(steps) for steps in args.steps.split(",")):
-                    bandwidth = round(8e-6 * trace.nbytes["residual"] / (steps * step), 1)
-                    for window, xargs in WINDOWS.items():
-                        done = run(cluster, trace_dir, prompt, "lynx", bandwidth, max_tokens=MAX_TOKENS, **xargs)
-                        drafts = done[1].drafted, done[1].accepted
-                        rows.append(Row(index, steps, bandwidth, window, *drafts, time_to(done)))
-            return rows
+    asked = prompts(load_tokenizer(ensure_model()), args.prompts, [args.context] * args.prompts)
+    with tempfile.TemporaryDirectory() as folder, MeasuredCluster(Path(folder), args.dtype) as cluster:
+        rows, step = [], None
+        for index, prompt in enumerate(asked):
+            warm = cluster.ask(prompt, "lynx", max_tokens=MAX_TOKENS)
+            step = step or warm.completion.decode_step()
+            for steps in (int(steps) for steps in args.steps.split(",")):
+                bandwidth = round(8e-6 * warm.trace.nbytes["residual"] / (steps * step), 1)
+                for window, xargs in WINDOWS.items():
+                    run = cluster.ask(prompt, "lynx", bandwidth=bandwidth, max_tokens=MAX_TOKENS, **xargs)
+                    drafts = run.trace.drafted, run.trace.accepted
+                    rows.append(Row(index, steps, bandwidth, window, *drafts, run.from_pull(N)))
+        return rows
 
 
 def show(rows: list[Row], console: Console) -> None:

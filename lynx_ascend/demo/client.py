@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +41,17 @@ class Completion:
     def ttft(self) -> float | None:
         """Time to the first token, seconds."""
         return self.time_to(1)
+
+    def decode_step(self) -> float:
+        """Median time between two chunks, seconds: tokens of one chunk come from one step.
+
+        Raises:
+            ValueError: all tokens came in one chunk.
+        """
+        times = sorted(set(self.arrivals))
+        if len(times) < 2:
+            raise ValueError(f"{len(times)} chunks are too few to measure a decode step")
+        return statistics.median(later - earlier for earlier, later in itertools.pairwise(times))
 
 
 def complete(

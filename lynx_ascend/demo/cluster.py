@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import httpx
-
-from lynx_ascend.demo.services import ReservedPort, Service, stop_all, wait_until
+from lynx_ascend.demo.services import ReservedPort, Servers, Service
 
 _SERVER_ENV = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",
@@ -67,88 +63,64 @@ class ClusterOptions:
     decode_args: tuple[str, ...] = ()
 
 
-class Cluster:
-    """Context manager: servers and proxy are up inside it, and gone after it.
+class Cluster(Servers):
+    """Context manager: servers and proxy are up inside it, and gone after it; errors as `Servers` says.
 
     Attributes:
         prefill, decode, proxy: the services.
         prefill_url, decode_url, url: where they listen; requests go to `url`, the proxy's.
-
-    Raises (on entering):
-        ServiceError: one of them died or was not up in time, with its log's tail.
     """
 
     def __init__(self, options: ClusterOptions) -> None:
         self.options = options
         options.logs.mkdir(parents=True, exist_ok=True)
-        self._ports = [ReservedPort() for _ in range(4)]
-        self.prefill_url, self.decode_url, self.url, _ = (port.url for port in self._ports)
+        ports = [ReservedPort() for _ in range(4)]
+        self.prefill_url, self.decode_url, self.url, _ = (port.url for port in ports)
         first, second = _core_halves() if options.pin else (frozenset(), frozenset())
-        self.prefill = self._server("prefill", "kv_producer", self._ports[0], first, options.prefill_env)
-        self.decode = self._server("decode", "kv_consumer", self._ports[1], second, options.decode_env)
-        command = _router_command(self._ports[2:], self.prefill_url, self.decode_url)
+        link = {} if options.bandwidth is None else {"bandwidth": options.bandwidth}
+        transfer = lynx_transfer(options, "kv_producer", **link)
+        self.prefill = vllm_server(
+            "prefill", options, ports[0], transfer, cores=first, env=options.prefill_env, args=options.prefill_args
+        )
+        transfer = lynx_transfer(options, "kv_consumer")
+        self.decode = vllm_server(
+            "decode", options, ports[1], transfer, cores=second, env=options.decode_env, args=options.decode_args
+        )
+        command = _router_command(ports[2:], self.prefill_url, self.decode_url)
         self.proxy = Service("proxy", command, options.logs / "proxy.log")
+        servers = [(self.prefill, self.prefill_url), (self.decode, self.decode_url)]
+        super().__init__([servers, [(self.proxy, self.url)]], ports, options.start_s)
 
-    @property
-    def services(self) -> list[Service]:
-        """All three, in the order in which they are ended."""
-        return [self.prefill, self.decode, self.proxy]
 
-    def __enter__(self) -> Cluster:
-        try:
-            self._start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
+def lynx_transfer(options: ClusterOptions, role: str, **extra: Any) -> dict[str, Any]:
+    """What --kv-transfer-config says of LynxConnector in this role; extra: more of its kv_connector_extra_config."""
+    extra = {"method": options.method, **options.extra, **extra}
+    if options.trace_dir is not None:
+        extra["trace_dir"] = str(options.trace_dir)
+    return {"kv_connector": "LynxConnector", "kv_role": role, "kv_connector_extra_config": extra}
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
-    def check(self) -> None:
-        """Raises ServiceError if a server or the proxy has died."""
-        for service in self.services:
-            service.check()
-
-    def stop(self) -> None:
-        """Ends every process that was started."""
-        stop_all(self.services)
-        for port in self._ports:
-            port.close()
-
-    def _start(self) -> None:
-        deadline = time.monotonic() + self.options.start_s
-        servers = [self.prefill, self.decode]
-        for service in servers:
-            service.start()
-        for url in (self.prefill_url, self.decode_url):
-            wait_until(lambda url=url: _healthy(url), servers, "not healthy", deadline)  # type: ignore[misc]
-        self.proxy.start()
-        wait_until(lambda: _healthy(self.url), self.services, "not healthy", deadline)
-
-    def _server(
-        self, name: str, role: str, port: ReservedPort, cores: frozenset[int], env: Mapping[str, str]
-    ) -> Service:
-        options = self.options
-        extra: dict[str, Any] = {"method": options.method, **options.extra}
-        if options.trace_dir is not None:
-            extra["trace_dir"] = str(options.trace_dir)
-        if options.bandwidth is not None and role == "kv_producer":
-            extra["bandwidth"] = options.bandwidth
-        transfer = {"kv_connector": "LynxConnector", "kv_role": role, "kv_connector_extra_config": extra}
-        command = [
-            sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(options.model),
-            "--host", "127.0.0.1", "--port", str(port.number), "--served-model-name", "model",
-            "--dtype", options.dtype, "--max-model-len", str(options.max_model_len),
-            "--block-size", str(options.block_size), "--enforce-eager", "--no-async-scheduling",
-            *([] if options.log_stats else ["--disable-log-stats"]),
-            "--disable-uvicorn-access-log", "--kv-transfer-config", json.dumps(transfer),
-            *(options.prefill_args if role == "kv_producer" else options.decode_args),
-        ]  # fmt: skip
-        server_env = {**_SERVER_ENV, "VLLM_CPU_KVCACHE_SPACE": str(options.cache_gib), **env}
-        return Service(name, command, options.logs / f"{name}.log", server_env, cores)
+def vllm_server(
+    name: str,
+    options: ClusterOptions,
+    port: ReservedPort,
+    transfer: Mapping[str, Any] | None,
+    *,
+    cores: frozenset[int] = frozenset(),
+    env: Mapping[str, str] | None = None,
+    args: Sequence[str] = (),
+) -> Service:
+    """`vllm serve` with what `options` says of every server; transfer: its --kv-transfer-config, None: it has none."""
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(options.model),
+        "--host", "127.0.0.1", "--port", str(port.number), "--served-model-name", "model",
+        "--dtype", options.dtype, "--max-model-len", str(options.max_model_len),
+        "--block-size", str(options.block_size), "--enforce-eager", "--no-async-scheduling",
+        *(() if options.log_stats else ("--disable-log-stats",)), "--disable-uvicorn-access-log",
+        *(() if transfer is None else ("--kv-transfer-config", json.dumps(transfer))), *args,
+    ]  # fmt: skip
+    server_env = {**_SERVER_ENV, "VLLM_CPU_KVCACHE_SPACE": str(options.cache_gib), **(env or {})}
+    return Service(name, command, options.logs / f"{name}.log", server_env, cores)
 
 
 def _core_halves() -> tuple[frozenset[int], frozenset[int]]:
@@ -166,10 +138,3 @@ def _router_command(ports: Sequence[ReservedPort], prefill: str, decode: str) ->
         "--prometheus-port", metrics,
         "--vllm-pd-disaggregation", "--prefill", prefill, "--decode", decode, "--kv-connector", "nixl",
     ]  # fmt: skip
-
-
-def _healthy(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=2.0).status_code == 200
-    except httpx.TransportError:
-        return False

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lynx_ascend.demo.client import Completion, complete
-from lynx_ascend.demo.cluster import Cluster, ClusterOptions
-from lynx_ascend.demo.timeline import MARKS, Run, draw
-from lynx_ascend.demo.trace import read_events, trace_of
+from lynx_ascend.demo.measured import MeasuredCluster, Run
+from lynx_ascend.demo.timeline import MARKS, draw
 from lynx_ascend.evaluation.model import MODEL_NAME, ensure_model, load_tokenizer
 from lynx_ascend.evaluation.prompts import prompts
 
@@ -93,25 +89,12 @@ def run_demo(options: DemoOptions, progress: Progress) -> DemoResult:
     Raises:
         ServiceError, CompletionError, TraceError, ValueError: what went wrong, by name.
     """
-    trace_dir = options.output / "trace"
-    for old in trace_dir.glob("*.jsonl"):
-        old.unlink()
     progress("preparing the model")
-    model = ensure_model()
-    tokenizer = load_tokenizer(model)
+    tokenizer = load_tokenizer(ensure_model())
     asked = prompts(tokenizer, options.prompt_count, [options.context] * options.prompt_count)
-    cluster_options = ClusterOptions(
-        model=model,
-        logs=options.output / "logs",
-        dtype=options.dtype,
-        trace_dir=trace_dir,
-        extra={"request_bandwidth": True},
-        # Nothing may be found in the decode server's own cache: bf16 would, from its second request on.
-        decode_args=("--no-enable-prefix-caching",),
-    )
     progress("starting a prefill server, a decode server and the proxy")
-    with Cluster(cluster_options) as cluster:
-        demo = _Demo(options, cluster, trace_dir, progress)
+    with MeasuredCluster(options.output, options.dtype, policies={}) as cluster:
+        demo = _Demo(options, cluster, progress)
         for name, prompt in zip(PROMPT_NAMES, asked, strict=False):
             demo.run_prompt(name, prompt)
         progress("stopping the servers")
@@ -122,8 +105,8 @@ def run_demo(options: DemoOptions, progress: Progress) -> DemoResult:
 class _Demo:
     """The requests of one demo; the first warm-up sets the link's speed."""
 
-    def __init__(self, options: DemoOptions, cluster: Cluster, trace_dir: Path, progress: Progress) -> None:
-        self._options, self._cluster, self._trace_dir, self._progress = options, cluster, trace_dir, progress
+    def __init__(self, options: DemoOptions, cluster: MeasuredCluster, progress: Progress) -> None:
+        self._options, self._cluster, self._progress = options, cluster, progress
         self.result: DemoResult | None = None
 
     def run_prompt(self, name: str, prompt: list[int]) -> None:
@@ -146,17 +129,10 @@ class _Demo:
         self.result.prompts.append(result)
 
     def _request(self, prompt: Sequence[int], method: str, bandwidth: float | None) -> Run:
-        xargs: dict[str, str | int | float] = {"lynx_method": method}
-        if bandwidth is not None:
-            xargs["lynx_bandwidth"] = bandwidth
-        try:
-            completion = complete(self._cluster.url, prompt, max_tokens=MAX_TOKENS, xargs=xargs, ignore_eos=True)
-        finally:
-            self._cluster.check()  # a dead server is the better explanation
-        return Run(completion, trace_of(read_events(self._trace_dir), completion.request_id))
+        return self._cluster.ask(prompt, method, bandwidth=bandwidth, max_tokens=MAX_TOKENS)
 
     def _calibrated(self, warm: Run) -> DemoResult:
-        step = _decode_step_s(warm.completion)
+        step = warm.completion.decode_step()
         bandwidth = self._options.bandwidth
         if bandwidth is None:
             bandwidth = round(warm.trace.nbytes["residual"] * 8 / 1e6 / (RESIDUAL_STEPS * step), 1)
@@ -170,14 +146,6 @@ class _Demo:
 def _prefill_s(warm: Run) -> float:
     assert warm.trace.prefilled_at is not None
     return warm.trace.prefilled_at - warm.completion.sent_at
-
-
-def _decode_step_s(completion: Completion) -> float:
-    """Median time between two chunks; tokens of one chunk come from one step."""
-    times = sorted(set(completion.arrivals))
-    if len(times) < 2:
-        raise ValueError("the warm-up's answer is too short to measure a decode step")
-    return statistics.median(later - earlier for earlier, later in itertools.pairwise(times))
 
 
 def _measured(method: str, run: Run) -> MethodResult:

@@ -11,6 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -92,6 +96,70 @@ def wait_until(ready: Callable[[], bool], services: Iterable[Service], what: str
         if time.monotonic() > deadline:
             raise ServiceError("\n".join(s.with_tail(f"{what} in time ({s.name})") for s in services))
         time.sleep(0.1)
+
+
+class Servers:
+    """Context manager: HTTP servers are up inside it, and gone after it.
+
+    Args:
+        waves: services and where they listen; those of a wave start together, when all before them are healthy.
+        ports: to be held for them, and given back in the end.
+        start_s: seconds until everything must be up.
+
+    Raises (on entering):
+        ServiceError: one of them died or was not up in time, with its log's tail.
+    """
+
+    def __init__(
+        self, waves: Sequence[Sequence[tuple[Service, str]]], ports: Sequence[ReservedPort], start_s: float
+    ) -> None:
+        self._waves, self._ports, self._start_s = waves, ports, start_s
+
+    @property
+    def services(self) -> list[Service]:
+        """All of them, in the order in which they are ended."""
+        return [service for wave in self._waves for service, _ in wave]
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def check(self) -> None:
+        """Raises ServiceError if one of them has died."""
+        for service in self.services:
+            service.check()
+
+    def stop(self) -> None:
+        """Ends every process that was started."""
+        stop_all(self.services)
+        for port in self._ports:
+            port.close()
+
+    def _start(self) -> None:
+        deadline = time.monotonic() + self._start_s
+        started: list[Service] = []
+        for wave in self._waves:
+            for service, _ in wave:
+                service.start()
+                started.append(service)
+            for _, url in wave:
+                wait_until(lambda url=url: _healthy(url), started, "not healthy", deadline)  # type: ignore[misc]
+
+
+def _healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=2.0).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def stop_all(services: Iterable[Service]) -> None:

@@ -8,20 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from lynx_ascend.demo.client import Completion
-from lynx_ascend.demo.trace import RequestTrace, Span
+from lynx_ascend.demo.measured import Run
+from lynx_ascend.demo.trace import Span
 
 # Okabe and Ito's palette: told apart with any kind of colour vision, and in grey by lightness.
 _PREFILL, _ENCODE, _ANCHOR, _RESIDUAL = "#BBBBBB", "#666666", "#0072B2", "#56B4E9"
 _DRAFT, _VERIFY, _TOKENS = "#E69F00", "#D55E00", "#009E73"
 MARKS = (2, 32, 64)  # the verified tokens whose times are told
-
-
-@dataclass(frozen=True)
-class Run:
-    """One request seen from outside and from inside."""
-
-    completion: Completion
-    trace: RequestTrace
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from lynx_ascend.demo.client import CompletionError, collect, complete
+from lynx_ascend.demo.client import Completion, CompletionError, collect, complete
 
 
 def event(tokens: list[int], text: str, finish: str | None = None) -> str:
@@ -35,6 +35,13 @@ def test_tokens_of_one_chunk_share_their_arrival() -> None:
     assert (answer.ttft, answer.time_to(3), answer.time_to(4), answer.time_to(5)) == (1.0, 1.0, 1.5, 2.0)
     assert answer.time_to(6) is None
     assert (answer.request_id, answer.finish_reason) == ("cmpl-7", "length")
+
+
+def test_a_decode_step_is_the_median_time_between_chunks() -> None:
+    answer = Completion(0.0, arrivals=[1.0, 1.0, 1.0, 1.25, 1.5, 3.5])
+    assert answer.decode_step() == 0.25
+    with pytest.raises(ValueError, match="1 chunks are too few"):
+        Completion(0.0, arrivals=[1.0, 1.0]).decode_step()
 
 
 def test_an_event_without_tokens_counts_none() -> None:

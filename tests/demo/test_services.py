@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lynx_ascend.demo.services import ReservedPort, Service, ServiceError, stop_all, wait_until
+from lynx_ascend.demo.services import ReservedPort, Servers, Service, ServiceError, stop_all, wait_until
 
 
 def alive(pid: int) -> bool:
@@ -82,6 +82,44 @@ def test_a_service_that_is_not_ready_in_time_is_reported(tmp_path: Path) -> None
             wait_until(lambda: False, [service], "not healthy", time.monotonic() + 0.5)
     finally:
         stop_all([service])
+
+
+HEALTHY = """
+import sys, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+time.sleep(float(sys.argv[2]))
+print(time.monotonic(), flush=True)
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def healthy(folder: Path, name: str, port: ReservedPort, after_s: float) -> tuple[Service, str]:
+    command = [sys.executable, "-c", HEALTHY, str(port.number), str(after_s)]
+    return Service(name, command, folder / name), port.url
+
+
+def test_a_wave_of_servers_starts_when_the_one_before_is_healthy(tmp_path: Path) -> None:
+    ports = [ReservedPort() for _ in range(3)]
+    first = [healthy(tmp_path, "a", ports[0], 0.0), healthy(tmp_path, "b", ports[1], 1.0)]
+    second = [healthy(tmp_path, "c", ports[2], 0.0)]
+    with Servers([first, second], ports, start_s=20) as servers:
+        servers.check()
+        up = {service.name: float(service.log.read_text().splitlines()[0]) for service in servers.services}
+        assert up["a"] < up["b"] < up["c"]
+    assert all(service.process is not None and service.process.returncode is not None for service in servers.services)
+
+
+def test_one_server_that_dies_ends_them_all(tmp_path: Path) -> None:
+    ports = [ReservedPort() for _ in range(2)]
+    dying = Service("dying", ["bash", "-c", "sleep 0.5; exit 3"], tmp_path / "dying"), ports[1].url
+    servers = Servers([[healthy(tmp_path, "a", ports[0], 0.0), dying]], ports, start_s=20)
+    with pytest.raises(ServiceError, match="dying ended with status 3"), servers:
+        pytest.fail("entered")
+    assert all(service.process is not None and service.process.returncode is not None for service in servers.services)
 
 
 def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:

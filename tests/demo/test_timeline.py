@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lynx_ascend.demo.timeline import Run, draw, milestones, rows_of
+from lynx_ascend.demo.measured import Run
+from lynx_ascend.demo.timeline import draw, milestones, rows_of
 from lynx_ascend.demo.trace import read_events, trace_of
 from tests.demo import recorded
 
