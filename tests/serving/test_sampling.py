@@ -62,7 +62,7 @@ def both(engine: Any, prompt: list[int], verified: list[dict[str, Any]]) -> Both
     "penalties",
     [
         *({name: value} for name, value in PENALTIES.items()),
-        pytest.param(PENALTIES, marks=pytest.mark.portable),
+        pytest.param(PENALTIES, marks=[pytest.mark.portable, pytest.mark.npu]),
         {**PENALTIES, "min_tokens": 24, "logprobs": 1},
     ],
     ids="+".join,
@@ -151,7 +151,7 @@ def test_stop_strings(both: Both, sampling: dict[str, Any]) -> None:
     assert drafted.finish_reason == without.finish_reason == "stop"
 
 
-@pytest.mark.parametrize("seed", [pytest.param(7, marks=pytest.mark.portable), None])
+@pytest.mark.parametrize("seed", [pytest.param(7, marks=[pytest.mark.portable, pytest.mark.npu]), None])
 def test_random_requests_draft(both: Both, engine: Any, seed: int | None) -> None:
     """Their law is tested below; here that they end, and leave no row behind."""
     drafted, plain = both(max_tokens=24, temperature=0.8, top_p=0.9, top_k=40, seed=seed, ignore_eos=True)
