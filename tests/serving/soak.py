@@ -175,7 +175,8 @@ class Soak:
         prompt = self._prompt()
         self._count += 1
         source = f"prompt-{self._count}"
-        self.prompts[source] = prompt
+        if kind not in ("ordinary", "prefill"):
+            self.prompts[source] = prompt
         for _ in range(self.rng.randint(2, 3) if kind == "siblings" else 1):
             self._ask(kind, prompt, source)
 
@@ -387,6 +388,7 @@ class Soak:
             "stale rows": len(scheduler._lynx_stale_rows),
             "jobs": len(self.consumer.jobs),
             "held prompts": len(self.producer.held),
+            "prompts held elsewhere": len(self.prompts.keys() - self.consumer.told),
         }
         assert not any(left.values()), f"left: {left}"
         self.runner.assert_empty()

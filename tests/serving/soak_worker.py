@@ -12,6 +12,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
 from lynx_ascend.paged import streams
 from lynx_ascend.serving.metadata import LynxWorkerMetadata, Progress, PullOrder, SendOrder
+from lynx_ascend.serving.transfer_params import RemotePrompt
 from lynx_ascend.speculation.break_even import KVCosts
 from tests.serving.soak_model import Cache, Quality, entries, next_token
 
@@ -169,15 +170,20 @@ class FakeConsumer:
         self._completed: dict[str, Progress] = {}  # since the last report
         self._old: list[str] = []  # requests whose transfers are over: their reports may come again
         self.counts: Counter[str] = Counter()
+        self.told: set[str] = set()  # prompts of which the prefill side has heard: fetched, or declined
 
     def pull(self, order: PullOrder) -> None:
         source = order.source.remote_request_id
         rivals = any(job.order.source.remote_request_id == source for job in self.jobs.values())
         now = self._clock()
         assert order.request_id not in self.jobs
+        self.told.add(source)
         self.jobs[order.request_id] = job = _Job(order, self._plan(order), now, now + self._deadline)
         if rivals:
             self._fail(job, "another request is fetching this prompt")
+
+    def decline(self, prompt: RemotePrompt) -> None:
+        self.told.add(prompt.remote_request_id)
 
     def drop(self, request_id: str) -> None:
         job = self.jobs.get(request_id)

@@ -233,3 +233,41 @@ def test_progress_on_either_stream_keeps_a_transfer_alive(sent: Any, expected: A
     rig = Rig(monkeypatch)
     rig.play([link.replace(message, delay=1.1) for message in one_by_one], random.Random(0))
     rig.assert_loaded(expected["lynx"])
+
+
+def test_120_000_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Staging never holds more than what is on the wire, and no frame is kept once its page is whole."""
+    tokens = 120_000
+    blocks = list(range(-(-tokens // BLOCK)))
+    there, here = (LayerKV(0, "l0", *torch.zeros(2, len(blocks), BLOCK, 1, DIM)) for _ in range(2))
+    there.key.normal_(generator=torch.Generator().manual_seed(1))
+    there.value.normal_(generator=torch.Generator().manual_seed(2))
+    table = BlockTable(blocks, torch.device("cpu"))
+    encoders = [
+        PageEncoder("lynx", there.paged(v, table), tokens, layer=0, is_value=v, generation=GENERATION)
+        for v in (False, True)
+    ]
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "STEP_BUDGET_S", 1.0)
+    consumer = Consumer([here], LynxOptions(), "D", Trace(None, "test"), COSTS)
+    consumer._client.close()
+    wire = consumer._client = link.FaultyLink(clock.monotonic, STALL_S)
+    source = RemotePrompt("P", "prompt", "127.0.0.1", 1, tokens)
+    consumer.pull(PullOrder("r", source, GENERATION, "lynx", blocks, 0, False, None))
+    pages, peak, on_the_wire = num_pages(tokens, PAGE), 0, 0
+    for page in range(pages):
+        for i, encoder in enumerate(encoders):
+            for stream, frame in encoder.page(page).items():
+                on_the_wire += len(frame)
+                wire.deliver(link.Message(stream, 2 * page + i, bytes(frame)), "prompt", GENERATION)
+        peak = max(peak, consumer.staged_bytes())
+        consumer.poll()
+    assert pages == 469 and peak < 3 * on_the_wire / pages
+    for stream, nbytes in list(consumer._jobs["r"].received.items()):
+        wire.deliver(link.Message(stream, 2 * pages, None, 2 * pages, nbytes), "prompt", GENERATION)
+    consumer.poll()
+    assert consumer.finished() == {"r"} and consumer.staged_bytes() == 0 and not consumer._jobs
+    for ours, theirs in ((here.key, there.key), (here.value, there.value)):
+        flat, expected = (x.reshape(-1, DIM)[:tokens] for x in (ours, theirs))
+        assert (flat - expected).abs().max() < 0.1
