@@ -92,7 +92,7 @@ def refusal(message: str, status: int = 400) -> tuple[int, dict[str, Any]]:
 
 
 def test_what_is_asked_and_what_counts(faulty: Callable[[Answer], Faulty], tmp_path: Path) -> None:
-    server = faulty(lambda body: completion({"A": -2.0, " B": -1.5, "The": -0.1, "Z": -0.2}))
+    server = faulty(lambda body: completion({"A": -2.0, " B": -1.5, "B": -3.0, "The": -0.1, "Z": -0.2}))
     result = run_served(MMLUPro(SAMPLE, 3), Endpoint(server.url, "m", 2), choose_served("lynx"), tmp_path, quiet())
     assert len(server.asked) == 6 and server.most_at_once <= 2
     assert sorted(body["vllm_xargs"]["lynx_method"] for body in server.asked) == ["bf16"] * 3 + ["lynx"] * 3
