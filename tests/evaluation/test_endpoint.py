@@ -92,7 +92,7 @@ def refusal(message: str, status: int = 400) -> tuple[int, dict[str, Any]]:
 
 
 def test_what_is_asked_and_what_counts(faulty: Callable[[Answer], Faulty], tmp_path: Path) -> None:
-    server = faulty(lambda body: completion({"A": -2.0, " B": -1.5, "The": -0.1, "Z": -0.2}))
+    server = faulty(lambda body: completion({"A": -2.0, " B": -1.5, "B": -3.0, "The": -0.1, "Z": -0.2}))
     result = run_served(MMLUPro(SAMPLE, 3), Endpoint(server.url, "m", 2), choose_served("lynx"), tmp_path, quiet())
     assert len(server.asked) == 6 and server.most_at_once <= 2
     assert sorted(body["vllm_xargs"]["lynx_method"] for body in server.asked) == ["bf16"] * 3 + ["lynx"] * 3
@@ -187,12 +187,13 @@ def test_the_command_refuses_what_it_cannot_ask(tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.timeout(600)
 def test_served_answers_are_those_of_the_in_process_run(tmp_path: Path) -> None:
     """Two real vLLM servers, the proxy and the connector in float32: letters by log-probability, then reasoning."""
     from lynx_ascend.demo.cluster import Cluster, ClusterOptions
 
     methods, letters, reasoning = "bf16,int8,lynx", MMLUPro(SAMPLE, 4), MMLUPro(SAMPLE, 2, 12)
-    with Cluster(ClusterOptions(ensure_model(), tmp_path / "logs", "float32", method="bf16")) as cluster:
+    with Cluster(ClusterOptions(ensure_model(), tmp_path / "logs", "float32", method="bf16", start_s=300)) as cluster:
         endpoint = Endpoint(f"{cluster.url}/v1", "model", 2)
         served = run_served(letters, endpoint, choose_served(methods), tmp_path / "letters", quiet())
         said = run_served(reasoning, endpoint, choose_served(methods), tmp_path / "said", quiet())
