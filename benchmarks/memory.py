@@ -116,7 +116,7 @@ def measure(loads: Sequence[Load], dtype: str, console: Console) -> list[Row]:
 
 
 class Engine:
-    """The processes behind an API server: the engine's core and its worker, which holds KV cache and staging."""
+    """The processes behind an API server: the engine's, which holds KV cache and staging, and its helpers."""
 
     def __init__(self, server_pid: int) -> None:
         self._processes = psutil.Process(server_pid).children(recursive=True)

@@ -83,6 +83,7 @@ def main() -> None:
 
 
 def measure(args: argparse.Namespace, batches: Sequence[int], console: Console) -> list[Row]:
+    started = time.monotonic()
     model = ensure_model()
     asked = prompts(load_tokenizer(model), max(batches), [PROMPT_TOKENS] * max(batches))
     with tempfile.TemporaryDirectory() as folder:
@@ -95,6 +96,7 @@ def measure(args: argparse.Namespace, batches: Sequence[int], console: Console) 
         )
         urls = [port.url for port in ports]
         with Servers([[(plain, urls[0]), (other, urls[1])]], ports, options.start_s):
+            console.print(f"both servers are up after {time.monotonic() - started:.0f} s")
             *ours, last = sorted(os.sched_getaffinity(0))
             if ours:  # only now: they start faster on all cores
                 pin(plain, last)

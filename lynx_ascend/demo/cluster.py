@@ -15,6 +15,8 @@ from lynx_ascend.demo.services import ReservedPort, Servers, Service
 _SERVER_ENV = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # The worker in the engine's process: in one of its own, the engine spins while it computes, on the cores it needs.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "0",
     "OMP_NUM_THREADS": "1",
