@@ -41,7 +41,7 @@ class _Job:
     last_at: float = -math.inf  # and the last one
     ended: set[Stream] = field(default_factory=set)
     staged: int = 0  # bytes of `frames`
-    decode_s: dict[Stream, float] = field(default_factory=dict)  # time spent on its frames, by stream
+    decode_s: dict[Stream, float] = field(init=False)  # time spent on its frames, by stream
     reported: bool = False  # the scheduler has been told that the load is over, well or badly
 
     def __post_init__(self) -> None:

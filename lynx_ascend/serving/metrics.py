@@ -57,7 +57,12 @@ METRICS = {
         Metric("lynx_sent_bytes_total", "counter", "P worker", "Bytes of complete streams sent.", _STREAM),
         Metric("lynx_send_seconds", "histogram", "P worker", "A stream's first to last byte.", _STREAM, _SECONDS),
         Metric("lynx_encode_seconds_total", "counter", "P worker", "Time spent encoding pages."),
-        Metric("lynx_cancelled_sends_total", "counter", "P worker", "Transfers that ended before all was sent."),
+        Metric(
+            "lynx_cancelled_sends_total",
+            "counter",
+            "P worker",
+            "Transfers that ended before all was sent, or were declined.",
+        ),
         Metric("lynx_expired_prompts_total", "counter", "P worker", "Held prompts that nobody fetched in time."),
         Metric("lynx_received_bytes_total", "counter", "D worker", "Bytes of complete streams received.", _STREAM),
         Metric(

@@ -325,7 +325,7 @@ class StreamServer:
         except TransferClosed as closed:
             self.fail(transfer, str(closed))  # does nothing if that is why the source stopped
         except Exception as error:  # whatever a source raises ends its transfer, never the server
-            logger.exception("%s: its source failed", transfer)
+            logger.exception("%s to %s: its source failed", transfer, transfer.engine_id)
             self.fail(transfer, f"{type(error).__name__}: {error}")
         with self.lock:
             transfer.writers -= 1
