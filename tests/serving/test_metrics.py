@@ -146,6 +146,16 @@ def test_a_request_with_drafts(
 
 @pytest.mark.engine
 @pytest.mark.portable
+def test_a_verification_shows_with_its_own_step(engine: Any, prompts: list[list[int]], read: Read) -> None:
+    """It ends the request, and no step follows."""
+    before = read("lynx_verifications_total"), read("lynx_accepted_tokens_total")
+    options = {"lynx_bandwidth": 28, "lynx_window": "fixed", "max_tokens": 2}
+    engine.answer(prompts[1], engine.prefill(prompts[1]), **options)
+    assert (read("lynx_verifications_total"), read("lynx_accepted_tokens_total")) == (before[0] + 1, before[1] + 1)
+
+
+@pytest.mark.engine
+@pytest.mark.portable
 def test_what_goes_wrong(engine: Any, prompts: list[list[int]], read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = prompts[0]
     monkeypatch.setattr("lynx_ascend.serving.producer.ARRIVAL_WAIT_S", 0.1)  # for a prompt that never comes

@@ -6,15 +6,16 @@ import logging
 import os
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lynx_ascend.transport import StreamClient, StreamServer, TransportError
+from lynx_ascend.transport import StreamClient, StreamServer, TransportError, sender_io
 from lynx_ascend.transport import messages as msg
-from lynx_ascend.transport.tls import TlsConfig
+from lynx_ascend.transport.tls import SenderChannel, TlsConfig
 from tests.certificates import Authority
 from tests.transport.transport_rig import (
     ANCHOR,
@@ -130,6 +131,34 @@ def test_a_receiver_that_reads_slowly_gets_all_and_holds_up_nobody(authority: Au
             assert bytes(got) == BYTES
 
 
+class Reluctant:
+    """A socket that takes ten bytes, then none, and so on, once the handshake is over."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._sends = sock, 0
+        self.recv, self.shutdown = sock.recv, sock.shutdown
+
+    def send(self, data: memoryview) -> int:
+        self._sends += 1
+        if self._sends <= 2:
+            return self._sock.send(data)
+        if self._sends % 2:
+            raise BlockingIOError
+        return self._sock.send(data[:10])
+
+
+def test_what_the_kernel_does_not_take_is_sent_later(
+    authority: Authority, pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the last bytes, which nothing follows."""
+    monkeypatch.setattr(sender_io, "SenderChannel", lambda sock, context: SenderChannel(Reluctant(sock), context))
+    server, client = pair(authority.issue("p"), authority.issue("d"))
+    server._source.script = lambda transfer, stream: [b"some", b"frames"]
+    pull(server, client)
+    items = collect(client, 2)
+    assert frames_of(items, "t", ANCHOR) == frames_of(items, "t", RESIDUAL) == [b"some", b"frames"]
+
+
 def test_a_receiver_that_stops_reading_is_given_up(authority: Authority, pair: Any) -> None:
     server, _ = pair(authority.issue("p"), None, stall_s=0.5)
     with socket.socket() as raw:
@@ -168,10 +197,12 @@ def test_no_certificate(authority: Authority, pair: Any, caplog: pytest.LogCaptu
     context = ssl.create_default_context(cafile=str(authority.file))
     context.check_hostname = False
     with socket.create_connection(("127.0.0.1", server.port), DEADLINE_S) as raw, context.wrap_socket(raw) as sock:
-        sock.sendall(msg.encode(msg.Hello(msg.PROTOCOL_VERSION, "D", ANCHOR)))
+        eventually(lambda: "the peer shows no certificate" in caplog.text, "the sender's log")
+        for _ in range(3):  # it is still writing, and must not be kept from reading why that is in vain
+            sock.sendall(msg.encode(msg.Hello(msg.PROTOCOL_VERSION, "D", ANCHOR)))
+            time.sleep(0.05)
         with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
             sock.recv(100)
-    eventually(lambda: "the peer shows no certificate" in caplog.text, "the sender's log")
 
 
 def test_the_name_is_checked_where_asked(authority: Authority, pair: Any) -> None:
