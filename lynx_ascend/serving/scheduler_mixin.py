@@ -210,7 +210,7 @@ class LynxSchedulerMixin(_Scheduler):
         return super().make_spec_decoding_stats(stats, *args, **kwargs)
 
     def make_stats(self, spec: Any = None, kv_connector_stats: Any = None, *args: Any, **kwargs: Any) -> Any:
-        # vLLM asks the connector before it goes through a step's outputs, and 0.23 only beside a worker's report: a
+        # vLLM 0.23 asks the connector before it goes through a step's outputs, and only beside a worker's report: a
         # verification would not show before another step.
         if self._lynx is not None and self.log_stats and (ours := self.connector.get_kv_connector_stats()) is not None:
             kv_connector_stats = ours if kv_connector_stats is None else kv_connector_stats.aggregate(ours)
