@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from lynx_ascend.cli import app
-from lynx_ascend.demo.cluster import _SERVER_ENV, _healthy
-from lynx_ascend.demo.services import ReservedPort, Service, stop_all, wait_until
+from lynx_ascend.demo.cluster import _SERVER_ENV
+from lynx_ascend.demo.services import ReservedPort, Servers, Service
 from lynx_ascend.serving.metrics import METRICS
 from tests.certificates import Authority
 
@@ -46,28 +45,16 @@ def urls(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iter
         command = ["bash", str(SCRIPTS / f"{script}.sh"), model, port, *small, "--served-model-name", "model"]
         return Service(script, command, logs / f"{script}.log", env)
 
-    services = [
-        server("serve_prefill", p, bandwidth=60),
-        server("serve_decode", d, tls_name="serve_prefill"),
-        Service(
-            "serve_proxy",
-            ["bash", str(SCRIPTS / "serve_proxy.sh"), proxy, ports[0].url, ports[1].url, "--prometheus-port", metrics],
-            logs / "serve_proxy.log",
-        ),
+    urls = p_url, d_url, proxy_url = (ports[0].url, ports[1].url, ports[2].url)
+    command = ["bash", str(SCRIPTS / "serve_proxy.sh"), proxy, p_url, d_url, "--prometheus-port", metrics]
+    pair = [
+        (server("serve_prefill", p, bandwidth=60), p_url),
+        (server("serve_decode", d, tls_name="serve_prefill"), d_url),
     ]
-    try:
-        deadline = time.monotonic() + 300
-        for service in services:
-            service.start()
-        for port in ports[:3]:
-            wait_until(lambda port=port: _healthy(port.url), services, "not healthy", deadline)
-        yield ports[0].url, ports[1].url, ports[2].url
-        for service in services:
-            service.check()
-    finally:
-        stop_all(services)
-        for port in ports:
-            port.close()
+    router = Service("serve_proxy", command, logs / "serve_proxy.log")
+    with Servers([pair, [(router, proxy_url)]], ports, 300) as servers:
+        yield urls
+        servers.check()
 
 
 def ask(url: str, **fields: Any) -> dict[str, Any]:
@@ -94,7 +81,8 @@ def test_an_answer_through_the_proxy_is_counted_on_both_sides(urls: tuple[str, s
     assert set(at_rest.values()) == {0.0}
     assert {name.removesuffix("_count").removesuffix("_sum") for name in at_rest} == METRICS.keys()
     exact = ask(proxy, vllm_xargs={"lynx_method": "bf16"})["choices"][0]
-    lynx = [ask(proxy)["choices"][0] for _ in range(2)]
+    drafting = {"lynx_method": "lynx", "lynx_window": "fixed"}
+    lynx = [ask(proxy, vllm_xargs=drafting)["choices"][0] for _ in range(2)]
     assert lynx[0]["text"] == lynx[1]["text"] and lynx[0]["text"] and exact["text"]
     p, d = scrape(prefill), scrape(decode)
     assert d["lynx_pulls_total"] == d["lynx_transfers_total"] == p["lynx_held_prompts_total"] == 3
