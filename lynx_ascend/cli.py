@@ -75,6 +75,9 @@ def doctor(
     tokens: Annotated[int, typer.Option(min=64, help="Tokens of the prompt that is fetched from P.")] = 2048,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each step.")] = 30,
     api_key: Annotated[str | None, typer.Option(envvar="VLLM_API_KEY", help="That of the servers.")] = None,
+    tls_cert: Annotated[str | None, typer.Option(help="Where P serves by TLS: a certificate that it accepts,")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="its private key,")] = None,
+    tls_ca: Annotated[str | None, typer.Option(help="and the CA of P's certificate.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Examines this installation or, with --prefill and --decode, a running pair. Exit status 1: a problem."""
@@ -84,11 +87,13 @@ def doctor(
     pair = None
     if prefill is not None and decode is not None:
         try:
+            from lynx_ascend.doctor.link import tls_files
             from lynx_ascend.doctor.pair import Pair
             from lynx_ascend.doctor.servers import Server
 
+            tls = tls_files(tls_cert, tls_key, tls_ca)
             servers = Server(prefill, timeout, api_key), Server(decode, timeout, api_key)
-            pair = Pair(*servers, None if proxy is None else Server(proxy, timeout, api_key), tokens, timeout)
+            pair = Pair(*servers, None if proxy is None else Server(proxy, timeout, api_key), tokens, timeout, tls)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
         except ImportError as error:  # the codec's, without which nothing can be fetched

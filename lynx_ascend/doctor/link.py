@@ -15,6 +15,7 @@ from lynx_ascend.paged import check_frame
 from lynx_ascend.serving.transfer_params import RemotePrompt
 from lynx_ascend.speculation.break_even import KVCosts
 from lynx_ascend.transport import Received, StreamClient, StreamEnd, StreamFault, TransportError
+from lynx_ascend.transport.tls import TlsConfig
 
 METHOD = "lynx"
 MAX_BYTES = 16 << 30  # of a stream: any prompt that is worth a test; frames are let go of as they come
@@ -66,6 +67,15 @@ def is_local(host: str) -> bool:
     return address.is_loopback or address.is_unspecified
 
 
+def tls_files(cert: str | None, key: str | None, ca: str | None) -> TlsConfig | None:
+    """The files to fetch by TLS with, None for none. Raises ValueError where only some are given."""
+    if cert is None and key is None and ca is None:
+        return None
+    if cert is None or key is None or ca is None:
+        raise ValueError("--tls-cert, --tls-key and --tls-ca are given together")
+    return TlsConfig(cert, key, ca)
+
+
 def round_trip(host: str, port: int, timeout: float) -> float:
     """Seconds that a TCP connection takes, the fastest of a few: one round trip.
 
@@ -83,20 +93,23 @@ def round_trip(host: str, port: int, timeout: float) -> float:
     return best
 
 
-def fetch(prompt: RemotePrompt, timeout: float) -> Link:
+def fetch(prompt: RemotePrompt, timeout: float, tls: TlsConfig | None = None) -> Link:
     """Pulls both streams of a prompt that P holds; P lets go of it when it has encoded it, or hears of the failure.
 
     Every frame is checked as a decode instance checks it, and forgotten.
 
     Args:
         timeout: seconds for all of it.
+        tls: files that P accepts, where it serves by TLS.
 
     Raises:
-        LinkError: P is another engine, fails the transfer, or is too slow; or a frame is damaged.
+        LinkError: P is another engine, fails the transfer, or is too slow; or a frame is damaged, or a file of `tls`.
     """
-    client = StreamClient(
-        f"lynx-doctor-{uuid.uuid4().hex}", connect_timeout_s=timeout, connect_retries=0, stall_s=timeout
-    )
+    name = f"lynx-doctor-{uuid.uuid4().hex}"
+    try:
+        client = StreamClient(name, connect_timeout_s=timeout, connect_retries=0, stall_s=timeout, tls=tls)
+    except TransportError as error:
+        raise LinkError(str(error)) from None
     generation = time.time_ns() // 1000
     args: dict[str, str | int] = {"method": METHOD, "tokens": prompt.remote_tokens}
     try:

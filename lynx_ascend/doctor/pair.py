@@ -13,6 +13,7 @@ from lynx_ascend.doctor.servers import Server, ServerError
 from lynx_ascend.serving.releases import VLLM
 from lynx_ascend.serving.transfer_params import RemotePrompt, TransferParamsError
 from lynx_ascend.speculation.break_even import Choice
+from lynx_ascend.transport.tls import TlsConfig
 
 SHORT = 32  # tokens of the prompts that time a decode step
 STEPS = 32
@@ -26,6 +27,7 @@ class Pair:
 
     Args:
         tokens: of the prompt that is fetched, fewer where the model takes fewer. timeout: seconds for each step.
+        tls: files to fetch it with, where P serves by TLS.
 
     Attributes:
         link, tpot, choices: measured link, seconds of D's decode step, expected gains; None or empty before.
@@ -36,6 +38,7 @@ class Pair:
     proxy: Server | None
     tokens: int
     timeout: float
+    tls: TlsConfig | None = None
     link: Link | None = None
     tpot: float | None = None
     choices: list[Choice] = field(default_factory=list)
@@ -116,7 +119,7 @@ class Pair:
             return
         yield ok("KV port", f"{where}: round trip {trip * 1e3:.3g} ms")
         try:
-            self.link = fetch(prompt, self.timeout)
+            self.link = fetch(prompt, self.timeout, self.tls)
         except LinkError as error:
             yield problem("KV link", str(error), f"see P's log; {HELD} at the latest")
             return

@@ -11,10 +11,12 @@ from lynx_ascend.paged import streams
 from lynx_ascend.serving import compat
 from lynx_ascend.serving.checks import check_config
 from lynx_ascend.serving.consumer import Consumer
+from lynx_ascend.serving.counting import SchedulerCounts, WorkerCounts
 from lynx_ascend.serving.drafting import engine_may_draft
 from lynx_ascend.serving.kv_costs import kv_costs
 from lynx_ascend.serving.layout import layer_views
 from lynx_ascend.serving.metadata import LynxHandshake, LynxMetadata, LynxWorkerMetadata
+from lynx_ascend.serving.metrics import LynxPromMetrics, LynxStats, Meter
 from lynx_ascend.serving.options import AUTO, LynxOptions
 from lynx_ascend.serving.policy import Policy
 from lynx_ascend.serving.producer import Producer
@@ -45,8 +47,10 @@ class LynxConnector(KVConnectorBase_V1):
         self.scheduler_half: SchedulerHalf | None = None
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
+        self._meter = Meter(None if role == KVConnectorRole.SCHEDULER else vllm_config.parallel_config.rank)
+        self._staged = 0  # bytes, as last reported
         if role == KVConnectorRole.SCHEDULER:
-            trace = Trace(options.trace_dir, f"scheduler-{transfer.kv_role}")
+            trace = SchedulerCounts(Trace(options.trace_dir, f"scheduler-{transfer.kv_role}"), self._meter)
             drafting = engine_may_draft(vllm_config)
             if not drafting and transfer.is_kv_consumer:
                 logger.warning("this engine has logits processors of its own: no request drafts")
@@ -69,11 +73,11 @@ class LynxConnector(KVConnectorBase_V1):
         layers = layer_views(kv_caches, self._cache_config, isa)
         transfer = self._vllm_config.kv_transfer_config
         if transfer.is_kv_producer:
-            trace = Trace(self._options.trace_dir, "producer")
+            trace = WorkerCounts(Trace(self._options.trace_dir, "producer"), self._meter)
             self._producer = Producer(layers, self._options, self._engine_id, trace)
             logger.info("serving KV on %s:%d", self._producer.server.host, self._producer.server.port)
         if transfer.is_kv_consumer:
-            trace = Trace(self._options.trace_dir, "consumer")
+            trace = WorkerCounts(Trace(self._options.trace_dir, "consumer"), self._meter)
             self._consumer = Consumer(layers, self._options, self._engine_id, trace, kv_costs(layers))
 
     def get_handshake_metadata(self) -> LynxHandshake | None:
@@ -124,6 +128,22 @@ class LynxConnector(KVConnectorBase_V1):
             self._producer.close()
         if self._consumer is not None:
             self._consumer.close()
+
+    # Metrics, of both halves.
+
+    def get_kv_connector_stats(self) -> LynxStats | None:
+        if self._consumer is not None and (staged := self._consumer.staged_bytes()) != self._staged:
+            self._staged = staged
+            self._meter.set("lynx_staging_bytes", staged)
+        return self._meter.take()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> LynxStats:
+        return LynxStats(data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, *args: Any) -> LynxPromMetrics:
+        return LynxPromMetrics(*args)
 
     # Scheduler half.
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from lynx_ascend.codec.config import CodecConfig, Stream
 from lynx_ascend.frame import Frame, FrameError, FrameHeader, parse
 from lynx_ascend.paged import PagedKV, check_frame, frame_header, num_pages, wire_bytes, write_page
+from lynx_ascend.serving.counting import Listener
 from lynx_ascend.serving.layout import BlockTable, LayerKV
 from lynx_ascend.serving.metadata import LynxWorkerMetadata, Progress, PullOrder
 from lynx_ascend.serving.options import LynxOptions
-from lynx_ascend.serving.trace import Trace
 from lynx_ascend.serving.transfer_params import RemotePrompt
 from lynx_ascend.speculation.break_even import KVCosts
-from lynx_ascend.transport.events import Item, Received, StreamEnd, StreamFault, TransportError
+from lynx_ascend.transport.events import FaultKind, Item, Received, StreamEnd, StreamFault, TransportError
 from lynx_ascend.transport.receiver import StreamClient
 
 logger = logging.getLogger("vllm.lynx_ascend.consumer")
@@ -40,11 +40,14 @@ class _Job:
     first_at: float = math.inf  # time.monotonic() when the first frame was here
     last_at: float = -math.inf  # and the last one
     ended: set[Stream] = field(default_factory=set)
+    staged: int = 0  # bytes of `frames`
+    decode_s: dict[Stream, float] = field(init=False)  # time spent on its frames, by stream
     reported: bool = False  # the scheduler has been told that the load is over, well or badly
 
     def __post_init__(self) -> None:
         self.frames = {stream: {} for stream in self.sizes}
         self.received = dict.fromkeys(self.sizes, 0)
+        self.decode_s = dict.fromkeys(self.sizes, 0.0)
 
     @property
     def complete(self) -> bool:
@@ -75,12 +78,12 @@ class Consumer:
     """
 
     def __init__(
-        self, layers: list[LayerKV], options: LynxOptions, engine_id: str, trace: Trace, costs: KVCosts
+        self, layers: list[LayerKV], options: LynxOptions, engine_id: str, trace: Listener, costs: KVCosts
     ) -> None:
         self._layers = layers
         self._options = options
         self._trace = trace
-        self._client = StreamClient(engine_id, stall_s=options.stall)
+        self._client = StreamClient(engine_id, stall_s=options.stall, tls=options.tls)
         self._jobs: dict[str, _Job] = {}
         self._generations: dict[tuple[str, int], str] = {}
         self._config = CodecConfig()
@@ -117,7 +120,7 @@ class Consumer:
                     engine_id=source.remote_engine_id,
                 )
         except (TransportError, ValueError) as error:
-            self._fail(job, str(error))
+            self._fail(job, "refused", str(error))
 
     def decline(self, prompt: RemotePrompt) -> None:
         """A prompt will not be fetched: its prefill instance need not wait for the end of the lease."""
@@ -146,7 +149,7 @@ class Consumer:
         now = time.monotonic()
         for job in list(self._jobs.values()):
             if now > job.deadline and not job.complete:
-                self._fail(job, f"not complete after the deadline of {self._options.deadline:g} s")
+                self._fail(job, "deadline", f"not complete after the deadline of {self._options.deadline:g} s")
 
     def finished(self) -> set[str]:
         """Requests whose loads are over since the last call, well or badly."""
@@ -169,11 +172,7 @@ class Consumer:
 
     def staged_bytes(self) -> int:
         """Bytes of frames held here or waiting to be taken in."""
-        staged = self._client.staged_bytes()
-        for job in self._jobs.values():
-            for frames in job.frames.values():
-                staged += sum(frame.data.nbytes for frame in frames.values() if frame is not None)
-        return staged
+        return self._client.staged_bytes() + sum(job.staged for job in self._jobs.values())
 
     def close(self) -> None:
         self._client.close()
@@ -188,13 +187,15 @@ class Consumer:
         try:
             match item:
                 case Received():
+                    began = time.monotonic()
                     self._take_frame(job, item)
+                    job.decode_s[item.stream] += time.monotonic() - began
                 case StreamEnd():
                     self._take_end(job, item)
                 case StreamFault():
-                    self._fail(job, f"{item.stream.name.lower()} stream: {item.reason}")
+                    self._fail(job, item.kind, f"{item.stream.name.lower()} stream: {item.reason}")
         except FrameError as error:
-            self._fail(job, str(error))
+            self._fail(job, "frame", str(error))
 
     def _take_frame(self, job: _Job, item: Received) -> None:
         sent, _ = FrameHeader.unpack(item.frame)
@@ -205,6 +206,7 @@ class Consumer:
             raise sent.error("page_index", f"layer {sent.layer} sent twice")
         job.frames[item.stream][key] = frame
         job.count(item)
+        job.staged += frame.data.nbytes
         if all(key in frames for frames in job.frames.values()):
             # Also while the request drafts: a page is refined the moment its residual is here, so the last drafts are
             # better than the first, and nothing is left to be written when the verify pass is due.
@@ -237,9 +239,10 @@ class Consumer:
         request_id, name = job.order.request_id, end.stream.name.lower()
         expected = 2 * len(self._layers) * num_pages(job.order.source.remote_tokens, self._config.page)
         if len(job.frames[end.stream]) != expected:
-            self._fail(job, f"{name} stream: ended after {len(job.frames[end.stream])} of {expected} frames")
+            got = len(job.frames[end.stream])
+            self._fail(job, FaultKind.PROTOCOL, f"{name} stream: ended after {got} of {expected} frames")
             return
-        times = {"first_at": end.first_at, "last_at": end.last_at}
+        times = {"first_at": end.first_at, "last_at": end.last_at, "decode_s": job.decode_s[end.stream]}
         self._trace("received", request_id, stream=name, nbytes=end.nbytes, frames=end.frames, **times)
         job.ended.add(end.stream)
         if job.order.wait_all:
@@ -251,13 +254,16 @@ class Consumer:
             self._report.residual_ready[request_id] += 1
         if job.complete:
             self._completed.append(job)
+            self._trace("complete", request_id)
             self._forget(job)
 
     def _decode(self, job: _Job, key: PageKey) -> None:
         """Write one page's reconstruction from all its streams, and let go of its frames."""
         anchor, *later = (frames[key] for frames in job.frames.values())
         assert anchor is not None
-        write_page(anchor, later[0] if later else None, self._target(job, key), first=job.order.first)
+        residual = later[0] if later else None
+        write_page(anchor, residual, self._target(job, key), first=job.order.first)
+        job.staged -= anchor.data.nbytes + (0 if residual is None else residual.data.nbytes)
         for frames in job.frames.values():
             frames[key] = None
 
@@ -272,10 +278,12 @@ class Consumer:
         self._finished.add(job.order.request_id)
         self._trace("loaded", job.order.request_id)
 
-    def _fail(self, job: _Job, reason: str) -> None:
+    def _fail(self, job: _Job, kind: str, reason: str) -> None:
+        """Ends a transfer. kind: one of metrics.FAILURES; reason: for people."""
         request_id = job.order.request_id
         where = f"{job.order.source.remote_host}:{job.order.source.remote_port}"
         logger.error("request %s: KV transfer from %s failed: %s", request_id, where, reason)
+        self._trace("failed", request_id, kind=kind, reason=reason)
         self._report.failures[request_id] = reason
         if not job.reported:
             self._failed_blocks.update(job.order.block_ids[job.order.first // self._layers[0].key.shape[1] :])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
@@ -14,6 +15,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from lynx_ascend.serving.transfer_params import RemotePrompt
 from lynx_ascend.speculation.break_even import KVCosts
 from lynx_ascend.speculation.latency import time_left
+
+
+class FallbackCause(StrEnum):
+    """Why a request left its transfer behind: a word for metrics, beside the reason for people."""
+
+    TRANSFER = "transfer"  # it failed
+    PREEMPTED = "preempted"
+    PROMPT = "prompt"  # the engine must compute the prompt itself
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 
 from lynx_ascend.paged import METHODS
 from lynx_ascend.speculation.window import MAX_DRAFTS
+from lynx_ascend.transport.tls import TlsConfig
 
 WINDOWS = ("adaptive", "fixed")
 AUTO = "auto"  # of bf16, lynx without drafts and lynx, the one that is expected to be the fastest
@@ -33,6 +35,10 @@ class LynxOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease: float = 60.0  # a prompt's blocks wait this long on the prefill side for the first pull
     deadline: float = 120.0  # a transfer that is not complete after this is given up
     stall: float = 20.0  # so is one that moved no byte for this long
+    tls_cert: str | None = None  # PEM files of mutual TLS, all three or none: this engine's certificate,
+    tls_key: str | None = None  # its private key,
+    tls_ca: str | None = None  # and the CA that peers' certificates must be from
+    tls_name: str | None = None  # a decode instance also wants this DNS name in a prefill instance's certificate
     trace_dir: str | None = None  # write what happened when, one JSON line an event, into this folder
 
     @classmethod
@@ -51,7 +57,22 @@ class LynxOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise OptionError(f"kv_connector_extra_config.{name}: {value} is not a positive number")
         if not 0 <= options.port <= 65535:
             raise OptionError(f"kv_connector_extra_config.port: {options.port} is outside 0 .. 65535")
+        unset = [name for name in ("tls_cert", "tls_key", "tls_ca") if getattr(options, name) is None]
+        if unset and (len(unset) < 3 or options.tls_name):
+            raise OptionError(f"kv_connector_extra_config.{unset[0]}: TLS needs tls_cert, tls_key and tls_ca")
         return options
+
+    @property
+    def tls(self) -> TlsConfig | None:
+        """The files of mutual TLS; None: connections are in the clear."""
+        if self.tls_cert is None or self.tls_key is None or self.tls_ca is None:
+            return None
+        return TlsConfig(self.tls_cert, self.tls_key, self.tls_ca, self.tls_name)
+
+    @property
+    def exposed(self) -> bool:
+        """True where a prefill instance would serve in the clear beyond this machine."""
+        return self.tls is None and not _is_loopback(self.host)
 
 
 class RequestOptions(msgspec.Struct, frozen=True):
@@ -91,6 +112,13 @@ class RequestOptions(msgspec.Struct, frozen=True):
 def _check_name(name: str, value: object, names: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in names:
         raise OptionError(f"{name}: {value!r} is none of {', '.join(names)}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _check_cap(name: str, value: object) -> None:

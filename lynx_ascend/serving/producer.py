@@ -12,11 +12,11 @@ from typing import Any
 
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.paged import METHODS, PageEncoder, streams
+from lynx_ascend.serving.counting import Listener
 from lynx_ascend.serving.layout import BlockTable, LayerKV
 from lynx_ascend.serving.metadata import SendOrder
 from lynx_ascend.serving.options import LynxOptions
 from lynx_ascend.serving.side_stream import SideStream
-from lynx_ascend.serving.trace import Trace
 from lynx_ascend.transport.events import StreamStats
 from lynx_ascend.transport.messages import Args
 from lynx_ascend.transport.sender import StreamServer
@@ -49,7 +49,7 @@ class Producer:
         engine_id: what receivers must find here.
     """
 
-    def __init__(self, layers: list[LayerKV], options: LynxOptions, engine_id: str, trace: Trace) -> None:
+    def __init__(self, layers: list[LayerKV], options: LynxOptions, engine_id: str, trace: Listener) -> None:
         self._layers = layers
         self._stream = SideStream(layers[0].key.device)
         self._lease = options.lease
@@ -60,7 +60,11 @@ class Producer:
         self._unwanted: dict[str, float] = {}  # prompts that were declined before they were held, and when
         self._changed = threading.Condition()
         rate = None if options.bandwidth is None else options.bandwidth * 1e6 / 8
-        self.server = StreamServer(options.host, options.port, self, rate, engine_id=engine_id, stall_s=options.stall)
+        self.server = StreamServer(
+            options.host, options.port, self, rate, engine_id=engine_id, stall_s=options.stall, tls=options.tls
+        )
+        if options.exposed:
+            logger.warning("KV is served on %s in the clear, to whoever connects: see tls_cert", options.host)
 
     # The engine's thread.
 
@@ -81,6 +85,7 @@ class Producer:
             for request_id, held in list(self._held.items()):
                 if not held.readers and now > held.expires:
                     logger.warning("request %s: nobody fetched its KV within %g s", request_id, self._lease)
+                    self._trace("expired", request_id)
                     del self._held[request_id]
                     self._released.add(request_id)
             released, self._released = self._released, set()

@@ -13,11 +13,11 @@ from vllm.v1.request import RequestStatus
 
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.paged import streams
+from lynx_ascend.serving.counting import Listener
 from lynx_ascend.serving.drafting import greedy, may_draft
-from lynx_ascend.serving.metadata import LynxMetadata, LynxWorkerMetadata, Progress, PullOrder, SendOrder
+from lynx_ascend.serving.metadata import FallbackCause, LynxMetadata, LynxWorkerMetadata, Progress, PullOrder, SendOrder
 from lynx_ascend.serving.options import AUTO, LynxOptions, OptionError, RequestOptions
 from lynx_ascend.serving.policy import Policy
-from lynx_ascend.serving.trace import Trace
 from lynx_ascend.serving.transfer_params import RemotePrompt, TransferParamsError, wants_remote_decode
 from lynx_ascend.speculation.actions import Verify
 from lynx_ascend.speculation.decoder import SpecDecoder, State
@@ -75,7 +75,7 @@ class SchedulerHalf:
         options: LynxOptions,
         engine_id: str,
         workers: int,
-        trace: Trace,
+        trace: Listener,
         policy: Policy,
         *,
         drafting: bool,
@@ -144,6 +144,7 @@ class SchedulerHalf:
 
     def _refuse(self, request_id: str, reason: str, source: RemotePrompt | None) -> None:
         logger.error("request %s refused: %s", request_id, reason)
+        self._trace("refused", request_id, reason=reason)
         self.refused[request_id] = reason
         if source is not None:
             self._decline(source)
@@ -166,7 +167,7 @@ class SchedulerHalf:
             return
         if external == 0:
             if remote.decoder.state is State.WAITING:
-                self.give_up(remote, "the engine must compute the prompt itself")
+                self.give_up(remote, FallbackCause.PROMPT, "the engine must compute the prompt itself")
             return
         order = PullOrder(
             request_id=request.request_id,
@@ -253,10 +254,10 @@ class SchedulerHalf:
         self._trace("verified", remote.request_id, drafted=drafted, accepted=remote.decoder.accepted)
         self.complete(remote)
 
-    def give_up(self, remote: RemoteRequest, reason: str) -> None:
+    def give_up(self, remote: RemoteRequest, cause: FallbackCause, reason: str) -> None:
         """The request leaves the transfer behind; the caller recomputes it or ends it."""
         logger.warning("request %s: transfer given up: %s", remote.request_id, reason)
-        self._trace("fallback", remote.request_id, reason=reason)
+        self._trace("fallback", remote.request_id, cause=cause, reason=reason)
         remote.decoder.on_failure(reason)
         self._forget(remote.request_id)
         self.private.discard(remote.request_id)
@@ -300,7 +301,7 @@ class SchedulerHalf:
         return True, RemotePrompt(self._engine_id, request_id, host, port, tokens).to_params()
 
     def trace(self, event: str, request_id: str, **fields: Any) -> None:
-        """Writes one line of the trace, if there is one."""
+        """Tells of an event: it is counted, and traced if there is a trace."""
         self._trace(event, request_id, **fields)
 
     def _forget(self, request_id: str) -> None:

@@ -13,6 +13,7 @@ from vllm.v1.core.sched.utils import check_stop
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import RequestStatus
 
+from lynx_ascend.serving.metadata import FallbackCause
 from lynx_ascend.serving.scheduler_half import RemoteRequest, SchedulerHalf
 from lynx_ascend.speculation.decoder import State
 
@@ -88,7 +89,7 @@ class LynxSchedulerMixin(_Scheduler):
         failed = request.request_id in self.failed_recving_kv_req_ids
         super()._update_waiting_for_remote_kv(request)
         if failed:
-            self._lynx.give_up(remote, remote.failure or "the transfer failed")
+            self._lynx.give_up(remote, FallbackCause.TRANSFER, remote.failure or "the transfer failed")
         elif remote.drafts:
             remote.decoder.on_anchor_ready()
             self._lynx.trace("draft_start", request.request_id)
@@ -208,6 +209,13 @@ class LynxSchedulerMixin(_Scheduler):
             return stats
         return super().make_spec_decoding_stats(stats, *args, **kwargs)
 
+    def make_stats(self, spec: Any = None, kv_connector_stats: Any = None, *args: Any, **kwargs: Any) -> Any:
+        # vLLM 0.23 asks the connector before it goes through a step's outputs, and only beside a worker's report: a
+        # verification would not show before another step.
+        if self._lynx is not None and self.log_stats and (ours := self.connector.get_kv_connector_stats()) is not None:
+            kv_connector_stats = ours if kv_connector_stats is None else kv_connector_stats.aggregate(ours)
+        return super().make_stats(spec, kv_connector_stats, *args, **kwargs)
+
     def _update_request_with_output(
         self, request: Any, new_token_ids: list[int], *args: Any, **kwargs: Any
     ) -> tuple[list[int], bool]:
@@ -270,7 +278,8 @@ class LynxSchedulerMixin(_Scheduler):
         assert self._lynx is not None
         for remote in self._lynx.remotes.values():
             if remote.failure is not None:
-                self._lynx.trace("fallback", remote.request_id, reason=remote.failure)
+                cause = FallbackCause.TRANSFER
+                self._lynx.trace("fallback", remote.request_id, cause=cause, reason=remote.failure)
                 self._lynx.refused[remote.request_id] = remote.failure
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -281,7 +290,8 @@ class LynxSchedulerMixin(_Scheduler):
             return
         assert self._lynx is not None
         self._drop_output(request)
-        self._lynx.give_up(remote, remote.failure or "preempted")
+        cause = FallbackCause.PREEMPTED if remote.failure is None else FallbackCause.TRANSFER
+        self._lynx.give_up(remote, cause, remote.failure or "preempted")
         super()._preempt_request(request, *args, **kwargs)
         # What is still in flight was computed on the approximate cache, whatever vLLM does with other requests' output.
         request.num_output_placeholders = 0

@@ -1,6 +1,7 @@
 """Split-stream transport over TCP: opaque frames of several streams, Anchor first (docs/transport.md)."""
 
 from lynx_ascend.transport.events import (
+    FaultKind,
     Item,
     PeerConnected,
     PeerEvent,
@@ -19,6 +20,7 @@ from lynx_ascend.transport.shaper import TokenBucket
 from lynx_ascend.transport.source import Sink, Source
 
 __all__ = [
+    "FaultKind",
     "Item",
     "PeerConnected",
     "PeerEvent",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from lynx_ascend.codec.config import Stream
 
@@ -58,6 +59,17 @@ class StreamEnd:
     last_at: float
 
 
+class FaultKind(StrEnum):
+    """What went wrong with a stream: a word to count by, beside the reason for people."""
+
+    CONNECTION = "connection"  # it could not be made, or was lost
+    STALLED = "stalled"  # no byte for too long
+    PEER = "peer"  # the sender gave the transfer up
+    ENGINE = "engine"  # another engine answers at that address now
+    PROTOCOL = "protocol"  # the sender broke a promise: order, size, totals
+    SUPERSEDED = "superseded"  # by a newer generation
+
+
 @dataclass(frozen=True, slots=True)
 class StreamFault:
     """The stream will not complete; nothing more of it is returned."""
@@ -65,6 +77,7 @@ class StreamFault:
     transfer_id: str
     generation: int
     stream: Stream
+    kind: FaultKind
     reason: str
 
 

@@ -144,7 +144,9 @@ class MessageBuffer(Generic[M]):
             return None
         (size,) = _LENGTH.unpack_from(self._data)
         if not 0 < size <= MAX_MESSAGE:
-            raise ProtocolError(f"message of {size} bytes is outside 1 .. {MAX_MESSAGE}")
+            tls = self._data[0] in (0x15, 0x16) and self._data[1] == 3  # the beginning of a record
+            hint = ": the peer speaks TLS, and tls_cert, tls_key and tls_ca are not set here" if tls else ""
+            raise ProtocolError(f"message of {size} bytes is outside 1 .. {MAX_MESSAGE}{hint}")
         end = _LENGTH.size + size
         if len(self._data) < end:
             return None

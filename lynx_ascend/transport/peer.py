@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.transport import messages as msg
 from lynx_ascend.transport import sockets
-from lynx_ascend.transport.events import ProtocolError
+from lynx_ascend.transport.events import FaultKind, ProtocolError
 from lynx_ascend.transport.staging import Rejected, Slot
+from lynx_ascend.transport.tls import ReceiverChannel, TlsError
 
 if TYPE_CHECKING:
     from lynx_ascend.transport.receiver import StreamClient
@@ -22,6 +23,10 @@ logger = logging.getLogger(__name__)
 
 SEND_TIMEOUT_S = 5  # a peer that takes no control message for so long is gone
 READ_AHEAD = 4096  # bytes read at once while a message is awaited: its payload's start may be among them
+
+
+Refusal = tuple[FaultKind, str]
+Channel = socket.socket | ReceiverChannel
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class PeerConnection(threading.Thread):
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._sock: socket.socket | None = None
+        self._channel: Channel | None = None  # where bytes go through: the socket, or TLS over it
         self._ready = False  # the handshake is done and what was said before it is sent
         self._early: list[Request] = []
         self._inbox = msg.receiver_buffer()
@@ -55,12 +61,12 @@ class PeerConnection(threading.Thread):
     def __str__(self) -> str:
         return f"{self.host}:{self.port} ({self.stream.name.lower()})"
 
-    def send(self, request: Request) -> str | None:
+    def send(self, request: Request) -> Refusal | None:
         """Send a request, after the handshake if that is still under way. Returns why it cannot be served, if so; a
         failure that shows later comes as `on_lost` or `fail` of the client."""
         with self._lock:
             if self.ended is not None:
-                return f"connection to {self} lost: {self.ended}"
+                return FaultKind.CONNECTION, f"connection to {self} lost: {self.ended}"
             if not self._ready:
                 self._early.append(request)
                 return None
@@ -78,10 +84,11 @@ class PeerConnection(threading.Thread):
         try:
             sock = self._connect()
             if sock is not None:
-                self._handshake(sock)
+                channel = self._channel = self._secured(sock)
+                self._handshake(sock, channel)
                 while True:
-                    self._receive(sock)
-        except ProtocolError as error:
+                    self._receive(channel)
+        except (ProtocolError, TlsError) as error:
             logger.error("%s: %s; connection closed", self, error)
             reason = str(error)
         except OSError as error:
@@ -117,10 +124,16 @@ class PeerConnection(threading.Thread):
             self._sock = sock
         return None if self._closing.is_set() else sock
 
-    def _handshake(self, sock: socket.socket) -> None:
+    def _secured(self, sock: socket.socket) -> Channel:
+        if self._client.tls is None:
+            return sock
+        context, name = self._client.tls
+        return ReceiverChannel(sock, context, name, self._client.connect_timeout_s)
+
+    def _handshake(self, sock: socket.socket, channel: Channel) -> None:
         hello = msg.Hello(msg.PROTOCOL_VERSION, self._client.engine_id, self.stream)
-        sock.sendall(msg.encode(hello))  # the socket still has the connect timeout
-        reply = self._next_message(sock)
+        channel.sendall(msg.encode(hello))  # the socket still has the connect timeout
+        reply = self._next_message(channel)
         if not isinstance(reply, msg.HelloReply):
             raise ProtocolError(f"{type(reply).__name__} instead of a HelloReply")
         if reply.version != msg.PROTOCOL_VERSION:
@@ -131,30 +144,30 @@ class PeerConnection(threading.Thread):
         self.engine_id = reply.engine_id
         self._client.on_connected(self, reply.engine_id)
         with self._lock:
-            refused = [(request, reason) for request in self._early if (reason := self._send_now(request)) is not None]
+            refused = [(request, no) for request in self._early if (no := self._send_now(request)) is not None]
             self._early.clear()
             self._ready = True
-        for request, reason in refused:
-            self._client.fail(request.transfer_id, request.generation, reason)
+        for request, refusal in refused:
+            self._client.fail(request.transfer_id, request.generation, *refusal)
 
-    def _receive(self, sock: socket.socket) -> None:
+    def _receive(self, channel: Channel) -> None:
         """Handle one message and the payload that follows it."""
         staging = self._client.staging
-        message = self._next_message(sock)
+        message = self._next_message(channel)
         match message:
             case msg.FrameHead():
-                self._receive_frame(sock, message)
+                self._receive_frame(channel, message)
             case msg.End(transfer_id, generation, frames, nbytes):
                 try:
                     staging.end(transfer_id, generation, self.stream, frames, nbytes)
                 except Rejected as rejected:
-                    self._client.fail(transfer_id, generation, f"{self}: {rejected}")
+                    self._client.fail(transfer_id, generation, FaultKind.PROTOCOL, f"{self}: {rejected}")
             case msg.Fault(transfer_id, generation, reason):
-                self._client.fail(transfer_id, generation, f"{self}: {reason}")
+                self._client.fail(transfer_id, generation, FaultKind.PEER, f"{self}: {reason}")
             case _:
                 raise ProtocolError("second HelloReply")
 
-    def _receive_frame(self, sock: socket.socket, head: msg.FrameHead) -> None:
+    def _receive_frame(self, channel: Channel, head: msg.FrameHead) -> None:
         staging, limit = self._client.staging, self._client.max_frame
         if head.nbytes > limit:
             raise ProtocolError(f"frame of {head.nbytes} bytes exceeds the cap of {limit}")
@@ -162,38 +175,38 @@ class PeerConnection(threading.Thread):
         try:
             slot = staging.open_frame(head.transfer_id, head.generation, self.stream, head.sequence, head.nbytes)
         except Rejected as rejected:
-            self._client.fail(head.transfer_id, head.generation, f"{self}: {rejected}")
+            self._client.fail(head.transfer_id, head.generation, FaultKind.PROTOCOL, f"{self}: {rejected}")
         got = self._inbox.take(head.nbytes)
         if slot is None:
             staging.count_dropped()
             left = head.nbytes - len(got)
             while left:
-                left -= self._read(sock, self._skip[:left])
+                left -= self._read(channel, self._skip[:left])
             return
         try:
             view = memoryview(slot.frame)
             view[: len(got)] = got
             filled = len(got)
             while filled < head.nbytes:
-                filled += self._read(sock, view[filled:])
+                filled += self._read(channel, view[filled:])
                 staging.touch(slot)
         except BaseException:
             staging.abandon(slot)
             raise
         staging.commit(slot)
 
-    def _next_message(self, sock: socket.socket) -> msg.ToReceiver:
+    def _next_message(self, channel: Channel) -> msg.ToReceiver:
         while (message := self._inbox.next()) is None:
-            self._inbox.feed(self._scratch[: self._read(sock, self._scratch, idle=not self._inbox.pending())])
+            self._inbox.feed(self._scratch[: self._read(channel, self._scratch, idle=not self._inbox.pending())])
         return message
 
-    def _read(self, sock: socket.socket, into: memoryview, idle: bool = False) -> int:
+    def _read(self, channel: Channel, into: memoryview, idle: bool = False) -> int:
         """Wait for bytes: for ever between messages (`idle`). Within one, a peer that is silent for twice `stall_s` is
         gone, and the frame's memory must not wait for it; unless cancelled, its transfer has failed by itself before.
         """
         while True:
             try:
-                nbytes = sock.recv_into(into)
+                nbytes = channel.recv_into(into)
             except BlockingIOError:  # SO_RCVTIMEO is over
                 if idle:
                     continue
@@ -202,12 +215,12 @@ class PeerConnection(threading.Thread):
                 raise OSError("closed by the peer")
             return nbytes
 
-    def _send_now(self, request: Request) -> str | None:
+    def _send_now(self, request: Request) -> Refusal | None:
         if request.engine_id not in (None, self.engine_id):
-            return f"{self} is now engine {self.engine_id!r}, not {request.engine_id!r}"
-        assert self._sock is not None
+            return FaultKind.ENGINE, f"{self} is now engine {self.engine_id!r}, not {request.engine_id!r}"
+        assert self._sock is not None and self._channel is not None
         try:
-            self._sock.sendall(request.data)
+            self._channel.sendall(request.data)
         except OSError:
             _shutdown(self._sock)  # the reader sees the end and reports the loss
         return None

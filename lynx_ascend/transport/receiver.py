@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.transport import messages as msg
-from lynx_ascend.transport.events import Item, PeerConnected, PeerEvent, PeerLost, TransportError
+from lynx_ascend.transport.events import FaultKind, Item, PeerConnected, PeerEvent, PeerLost, TransportError
 from lynx_ascend.transport.peer import PeerConnection, Request
 from lynx_ascend.transport.staging import Staging
+from lynx_ascend.transport.tls import TlsConfig
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,10 @@ class StreamClient:
         max_frame: cap in bytes of one frame, checked before its buffer is allocated.
         connect_timeout_s, connect_retries, retry_s: one attempt's limit, attempts after the first, pause between them.
         stall_s: a transfer without a byte on any stream for so long is failed. Must exceed the longest wait for a turn.
+        tls: talk to senders with a certificate only, encrypted; None: in the clear.
+
+    Raises:
+        TransportError: a file of `tls` cannot be used.
     """
 
     def __init__(
@@ -41,8 +46,10 @@ class StreamClient:
         connect_retries: int = 2,
         retry_s: float = 0.2,
         stall_s: float = 30.0,
+        tls: TlsConfig | None = None,
     ) -> None:
         self.engine_id = engine_id
+        self.tls = None if tls is None else (tls.context(server=False), tls.name)
         self.max_frame = max_frame
         self.connect_timeout_s = connect_timeout_s
         self.connect_retries = connect_retries
@@ -163,12 +170,13 @@ class StreamClient:
             if self._connections.get(key) is conn:
                 del self._connections[key]
         for transfer in self.staging.carried_by(conn):
-            self.fail(transfer.transfer_id, transfer.generation, f"connection to {conn} lost: {reason}")
+            lost = f"connection to {conn} lost: {reason}"
+            self.fail(transfer.transfer_id, transfer.generation, FaultKind.CONNECTION, lost)
         self._report(PeerLost(conn.host, conn.port, conn.stream, reason))
 
-    def fail(self, transfer_id: str, generation: int, reason: str) -> None:
+    def fail(self, transfer_id: str, generation: int, kind: FaultKind, reason: str) -> None:
         """Turn a transfer into StreamFaults and tell its sender to stop."""
-        self._tell(self.staging.fail(transfer_id, generation, reason), transfer_id, generation)
+        self._tell(self.staging.fail(transfer_id, generation, kind, reason), transfer_id, generation)
 
     # Inside
 
@@ -187,9 +195,9 @@ class StreamClient:
         data = b"" if args is None else msg.encode(msg.Pull(transfer_id, generation, stream, args))
         conn = self._connection((peer[0], peer[1]), stream)  # a list, as from JSON, will do too
         self.staging.begin(transfer_id, generation, stream, conn, max_bytes)
-        reason = conn.send(Request(transfer_id, generation, data, engine_id))
-        if reason is not None:
-            self.fail(transfer_id, generation, reason)
+        refusal = conn.send(Request(transfer_id, generation, data, engine_id))
+        if refusal is not None:
+            self.fail(transfer_id, generation, *refusal)
 
     def _connection(self, peer: Peer, stream: Stream) -> PeerConnection:
         with self._lock:
@@ -218,7 +226,7 @@ class StreamClient:
             for transfer in self.staging.stalled(self.stall_s):
                 streams = ", ".join(f"{i.carrier}" for i in transfer.streams.values() if i.end is None)
                 reason = f"no progress for {self.stall_s} s; waiting for {streams or 'an anchor that was not pulled'}"
-                self.fail(transfer.transfer_id, transfer.generation, reason)
+                self.fail(transfer.transfer_id, transfer.generation, FaultKind.STALLED, reason)
 
 
 def _check_port(peer: Peer) -> None:

@@ -17,6 +17,7 @@ from lynx_ascend.transport.sender_io import ControlLoop, SendLoop, listen
 from lynx_ascend.transport.sendqueue import Connection, Lane, SendQueue, Transfer
 from lynx_ascend.transport.shaper import TokenBucket
 from lynx_ascend.transport.source import Frame, Sink, Source
+from lynx_ascend.transport.tls import TlsConfig
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +36,10 @@ class StreamServer:
         ageing_s: after so long without a turn, a frame of a later stream goes as if it were an Anchor frame.
         anchor_window: bytes of a transfer's ANCHOR stream that may be queued before its source waits.
         stall_s: a peer that takes nothing for so long, or never pulls what waits for it, is given up.
+        tls: serve only peers with a certificate, encrypted; None: whoever connects, in the clear.
 
     Raises:
-        TransportError: the address cannot be listened on; names host and port.
+        TransportError: the address cannot be listened on; names host and port. Or a file of `tls`.
         ValueError: rate is not positive.
     """
 
@@ -52,8 +54,10 @@ class StreamServer:
         ageing_s: float = 0.25,
         anchor_window: int = 4 << 20,
         stall_s: float = 30.0,
+        tls: TlsConfig | None = None,
     ) -> None:
         self.engine_id = engine_id
+        self.tls = None if tls is None else tls.context(server=True)
         self.stall_s = stall_s
         self.lock = threading.RLock()
         self.queue = SendQueue(TokenBucket(rate), ageing_s, time.monotonic)
@@ -321,7 +325,7 @@ class StreamServer:
         except TransferClosed as closed:
             self.fail(transfer, str(closed))  # does nothing if that is why the source stopped
         except Exception as error:  # whatever a source raises ends its transfer, never the server
-            logger.exception("%s: its source failed", transfer)
+            logger.exception("%s to %s: its source failed", transfer, transfer.engine_id)
             self.fail(transfer, f"{type(error).__name__}: {error}")
         with self.lock:
             transfer.writers -= 1

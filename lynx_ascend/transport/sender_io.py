@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from lynx_ascend.transport import sockets
 from lynx_ascend.transport.events import ProtocolError, TransportError
 from lynx_ascend.transport.sendqueue import Connection, Outgoing
+from lynx_ascend.transport.tls import SenderChannel, TlsError
 
 if TYPE_CHECKING:
     from lynx_ascend.transport.sender import StreamServer
@@ -117,7 +118,8 @@ class ControlLoop(_Loop):
             return
         sock.setblocking(False)
         sockets.prepare(sock)
-        conn = Connection(sock, sockets.address(sock), time.monotonic())
+        tls = None if self._server.tls is None else SenderChannel(sock, self._server.tls)
+        conn = Connection(sock, sockets.address(sock), time.monotonic(), tls=tls)
         with self._server.lock:
             self._server.queue.connections[conn] = None
         self._selector.register(sock, selectors.EVENT_READ, conn)
@@ -125,7 +127,7 @@ class ControlLoop(_Loop):
 
     def _read(self, conn: Connection) -> None:
         try:
-            data = conn.sock.recv(1 << 16)
+            data = (conn.tls or conn.sock).recv(1 << 16)
             if not data:
                 return self._drop(conn, "closed by the peer")
             conn.inbox.feed(data)
@@ -133,9 +135,10 @@ class ControlLoop(_Loop):
                 self._server.handle(conn, message)
         except BlockingIOError:
             return
-        except ProtocolError as error:
+        except (ProtocolError, TlsError) as error:
             logger.error("%s on port %d: %s; connection closed", conn, self._server.port, error)
-            self._drop(conn, str(error))
+            if conn.tls is None or not conn.tls.refused:  # a refused one is left to close, until the sweep ends it
+                self._drop(conn, str(error))
         except OSError as error:
             self._drop(conn, str(error))
         except Exception as error:  # such as no more threads: it ends this connection, never the server
@@ -200,30 +203,39 @@ class SendLoop(_Loop):
         parts = out.piece(limit)
         wanted = sum(len(part) for part in parts)
         try:
-            taken = conn.sock.sendmsg(parts)
+            taken = (conn.tls or conn.sock).sendmsg(parts)
         except BlockingIOError:
             taken = 0
         except OSError as error:
-            logger.info("cannot send to %s: %s", conn, error)
-            with contextlib.suppress(OSError):
-                conn.sock.shutdown(socket.SHUT_RDWR)  # the control loop reads the end of the connection and drops it
-            with self._server.lock:
-                conn.blocked_at = time.monotonic()
-            return
+            return self._break(conn, error)
+        waits = taken < wanted or (conn.tls is not None and conn.tls.unsent)
         with self._server.lock:
             completed = self._server.queue.advance(conn, out, taken) if taken else None
             if taken:
                 self._server.on_progress(completed)
-            if taken < wanted:
+            if waits:
                 conn.blocked_at = time.monotonic()
-        if taken < wanted:
+        if waits:
             self._blocked.add(conn)
             self._selector.register(conn.sock, selectors.EVENT_WRITE, conn)
 
     def _poll(self, timeout: float) -> None:
         for conn in self.select(timeout):
             assert conn is not None
-            self._unblock(conn)
+            try:
+                if conn.tls is None or conn.tls.flush():
+                    self._unblock(conn)
+            except OSError as error:
+                self._unblock(conn)
+                self._break(conn, error)
+
+    def _break(self, conn: Connection, error: OSError) -> None:
+        """Nothing can be sent any more: the control loop reads the end of the connection and drops it."""
+        logger.info("cannot send to %s: %s", conn, error)
+        with contextlib.suppress(OSError):
+            conn.sock.shutdown(socket.SHUT_RDWR)
+        with self._server.lock:
+            conn.blocked_at = time.monotonic()
 
     def _unblock(self, conn: Connection) -> None:
         if conn in self._blocked:

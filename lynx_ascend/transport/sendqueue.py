@@ -7,11 +7,15 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.transport.events import StreamStats
 from lynx_ascend.transport.messages import MessageBuffer, ToSender, sender_buffer
 from lynx_ascend.transport.shaper import TokenBucket
+
+if TYPE_CHECKING:
+    from lynx_ascend.transport.tls import SenderChannel
 
 Rank = tuple[int, int]
 
@@ -89,7 +93,7 @@ class Transfer:
 
 @dataclass(eq=False, slots=True)
 class Connection:
-    """One accepted connection: it carries one stream of one peer."""
+    """One accepted connection: it carries one stream of one peer. `tls`: where the bytes go through, None: none."""
 
     sock: socket.socket
     peer: str
@@ -101,6 +105,7 @@ class Connection:
     lanes: dict[Lane, None] = field(default_factory=dict)  # those with something waiting
     current: Outgoing | None = None  # partly sent: must be completed before anything else on this connection
     blocked_at: float | None = None  # since when the kernel takes no more
+    tls: SenderChannel | None = None
 
     def __str__(self) -> str:
         return f"{self.peer} ({'no stream yet' if self.stream is None else self.stream.name.lower()})"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from lynx_ascend.codec.config import Stream
-from lynx_ascend.transport.events import Item, Received, StreamEnd, StreamFault
+from lynx_ascend.transport.events import FaultKind, Item, Received, StreamEnd, StreamFault
 
 ANCHORED = 4096  # transfers whose anchor is complete that are remembered, for a residual pulled only later
 
@@ -83,7 +83,8 @@ class Staging:
             if transfer is not None and transfer.generation > generation:
                 raise ValueError(f"generation {generation} of {transfer_id!r}: {transfer.generation} is under way")
             if transfer is not None and transfer.generation < generation:
-                self.fail(transfer_id, transfer.generation, f"superseded by generation {generation}")
+                reason = f"superseded by generation {generation}"
+                self.fail(transfer_id, transfer.generation, FaultKind.SUPERSEDED, reason)
                 transfer = None
             if transfer is None:
                 transfer = self._transfers[transfer_id] = Transfer(transfer_id, generation, self._clock())
@@ -157,7 +158,7 @@ class Staging:
             if (transfer_id, generation) in self._anchored:
                 self._release(incoming.transfer)
 
-    def fail(self, transfer_id: str, generation: int, reason: str) -> list[Hashable]:
+    def fail(self, transfer_id: str, generation: int, kind: FaultKind, reason: str) -> list[Hashable]:
         """Give up all streams of a transfer that are not complete. Returns their carriers (none: it was not known)."""
         with self._lock:
             transfer = self._transfers.get(transfer_id)
@@ -166,7 +167,7 @@ class Staging:
             del self._transfers[transfer_id]
             for stream in transfer.streams:
                 self._discard(transfer_id, generation, stream)
-                self._faults.append(StreamFault(transfer_id, generation, stream, reason))
+                self._faults.append(StreamFault(transfer_id, generation, stream, kind, reason))
             self._news.notify_all()
             return [incoming.carrier for incoming in transfer.streams.values()]
 

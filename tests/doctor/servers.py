@@ -96,13 +96,13 @@ def serving(script: Script) -> Iterator[str]:
 
 
 @contextmanager
-def producing(bandwidth: float | None = None) -> Iterator[Producer]:
-    """A Producer over a cache of random bf16. bandwidth: Mbit/s of its emulated link."""
+def producing(**options: Any) -> Iterator[Producer]:
+    """A Producer over a cache of random bf16. options: those of LynxOptions."""
     shape = (-(-TOKENS // BLOCK), BLOCK, HEADS, HEAD_DIM)
     generator = torch.Generator().manual_seed(0)
     caches = [[torch.randn(shape, generator=generator).bfloat16() for _ in "KV"] for _ in range(LAYERS)]
     layers = [LayerKV(index, f"l{index}", *pair) for index, pair in enumerate(caches)]
-    producer = Producer(layers, LynxOptions(bandwidth=bandwidth), ENGINE, Trace(None, "test"))
+    producer = Producer(layers, LynxOptions(**options), ENGINE, Trace(None, "test"))
     try:
         yield producer
     finally:

@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from lynx_ascend.methods import wire_bytes
 from lynx_ascend.serving.metadata import SendOrder
 from lynx_ascend.serving.producer import Producer
 from lynx_ascend.serving.transfer_params import RemotePrompt
+from tests.certificates import Authority
 from tests.doctor.servers import ENGINE, HEAD_DIM, HEADS, LAYERS, TOKENS, TPOT, Script, producing, serving
 
 BANDWIDTH = 40.0  # Mbit/s: 0.14 s for what is pulled here
@@ -28,7 +30,7 @@ Doctor = Callable[..., tuple[Result, dict[str, Any], dict[str, str]]]
 
 @pytest.fixture
 def producer() -> Iterator[Producer]:
-    with producing(BANDWIDTH) as producer:
+    with producing(bandwidth=BANDWIDTH) as producer:
         yield producer
 
 
@@ -198,12 +200,29 @@ def test_damaged_frame(doctor: Doctor, producer: Producer, monkeypatch: pytest.M
 
 
 def test_slow_link_is_given_up_and_leaves_nothing() -> None:
-    with producing(0.5) as producer:
+    with producing(bandwidth=0.5) as producer:
         producer.hold(SendOrder("cmpl-1", list(range(19)), TOKENS))
         prompt = RemotePrompt(ENGINE, "cmpl-1", "127.0.0.1", producer.server.port, TOKENS)
         with pytest.raises(LinkError, match="in time"):
             fetch(prompt, 0.5)
         assert released(producer) == {"cmpl-1"} and idle(producer)
+
+
+def test_tls(prefill: Script, decode: Script, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    p, ours = authority.issue("p"), authority.issue("doctor")
+    files = {"tls_cert": p.cert, "tls_key": p.key, "tls_ca": p.ca}
+    args = ["--tls-cert", ours.cert, "--tls-key", ours.key, "--tls-ca", ours.ca]
+    with producing(**files) as prefill.producer, serving(prefill) as first, serving(decode) as second:
+        command = ["doctor", "--prefill", first, "--decode", second, "--tokens", "600", "--json"]
+        report = json.loads(CliRunner().invoke(app, [*command, *args]).stdout)
+        assert "Gbit/s" in found(report, "KV link") and report["link"]["tokens"] == 600
+        report = json.loads(CliRunner().invoke(app, command).stdout)
+        assert "the peer speaks TLS" in found(report, "KV link")
+        report = json.loads(CliRunner().invoke(app, [*command, *args[:2], "--tls-key", "none", *args[4:]]).stdout)
+        assert "tls_key none" in found(report, "KV link")
+        result = CliRunner().invoke(app, [*command, *args[:4]])
+        assert result.exit_code == 2 and "--tls-ca" in result.stderr
 
 
 def test_models_differ(doctor: Doctor, decode: Script) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lynx_ascend.codec.config import Stream
-from lynx_ascend.transport.events import Item
+from lynx_ascend.transport.events import FaultKind, Item
 from lynx_ascend.transport.staging import Rejected, Staging
 
 
@@ -194,13 +194,14 @@ class FaultyLink:
             slot.frame[:] = message.frame
             self.staging.commit(slot)
         except Rejected as rejected:
-            self.staging.fail(*named, str(rejected))
+            self.staging.fail(*named, FaultKind.PROTOCOL, str(rejected))
 
     def watch(self) -> None:
         """As StreamClient's monitor does all the time."""
         for transfer in self.staging.stalled(self._stall_s):
-            self.staging.fail(transfer.transfer_id, transfer.generation, f"no progress for {self._stall_s:g} s")
+            reason = f"no progress for {self._stall_s:g} s"
+            self.staging.fail(transfer.transfer_id, transfer.generation, FaultKind.STALLED, reason)
 
     def die(self) -> None:
         for transfer in self.staging.carried_by("link"):
-            self.staging.fail(transfer.transfer_id, transfer.generation, "connection lost")
+            self.staging.fail(transfer.transfer_id, transfer.generation, FaultKind.CONNECTION, "connection lost")

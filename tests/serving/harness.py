@@ -74,7 +74,7 @@ class Engine:
             dtype="float32",
             max_model_len=8192,
             enforce_eager=True,
-            disable_log_stats=True,
+            disable_log_stats=False,
             kv_transfer_config=transfer,
             num_gpu_blocks_override=blocks,
             skip_tokenizer_init=not tokenizer,

@@ -8,6 +8,7 @@ import pytest
 
 from lynx_ascend.serving.options import LynxOptions, OptionError, RequestOptions
 from lynx_ascend.serving.transfer_params import RemotePrompt, TransferParamsError, wants_remote_decode
+from lynx_ascend.transport.tls import TlsConfig
 
 PROMPT = RemotePrompt("engine", "request", "127.0.0.1", 4321, 77)
 
@@ -35,11 +36,29 @@ def test_defaults() -> None:
         ({"window": "wide"}, "window"),
         ({"window": 16}, "window"),
         ({"health": "yes"}, "health"),
+        ({"tls_cert": "c", "tls_key": "k"}, "tls_ca"),
+        ({"tls_ca": "a"}, "tls_cert"),
+        ({"tls_name": "p"}, "tls_cert"),
     ],
 )
 def test_bad_config_names_the_field(config: dict[str, Any], field: str) -> None:
     with pytest.raises(OptionError, match=field):
         LynxOptions.parse(config)
+
+
+def test_tls_files() -> None:
+    assert LynxOptions().tls is None
+    options = LynxOptions.parse({"tls_cert": "c", "tls_key": "k", "tls_ca": "a", "tls_name": "p"})
+    assert options.tls == TlsConfig("c", "k", "a", "p")
+
+
+@pytest.mark.parametrize(
+    ("host", "exposed"),
+    [("127.0.0.1", False), ("::1", False), ("localhost", False), ("0.0.0.0", True), ("10.1.2.3", True), ("p", True)],
+)
+def test_what_is_served_in_the_clear_beyond_this_machine_is_known(host: str, exposed: bool) -> None:
+    assert LynxOptions(host=host).exposed is exposed
+    assert not LynxOptions(host=host, tls_cert="c", tls_key="k", tls_ca="a").exposed
 
 
 def test_request_overrides_what_it_may() -> None:

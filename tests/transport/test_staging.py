@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lynx_ascend.codec.config import Stream
-from lynx_ascend.transport import Received, StreamEnd, StreamFault
+from lynx_ascend.transport import FaultKind, Received, StreamEnd, StreamFault
 from lynx_ascend.transport.staging import Rejected, Staging
 from tests.transport.transport_rig import ANCHOR, RESIDUAL
 
@@ -90,7 +90,7 @@ def test_late_and_repeated_messages_change_nothing():
     staging.end("t", 0, ANCHOR, 9, 9)
     staging.end("never heard of", 0, ANCHOR, 1, 10)
     assert arrive(staging, "t", ANCHOR, 1) is None
-    assert staging.fail("t", 0, "late") == []
+    assert staging.fail("t", 0, FaultKind.STALLED, "late") == []
     assert short(staging.drain(None, None)) == ["tA", "tA."]
 
 
@@ -130,7 +130,7 @@ def test_a_fault_ends_what_is_unfinished_and_keeps_what_is_complete():
     staging.end("t", 0, ANCHOR, 1, 10)
     assert [t.transfer_id for t in staging.carried_by("cr")] == ["t"]
     assert staging.carried_by("ca") == []
-    assert staging.fail("t", 0, "why") == ["cr"]
+    assert staging.fail("t", 0, FaultKind.PEER, "why") == ["cr"]
     items = staging.drain(None, None)
     assert short(items) == ["tR!", "tA", "tA."]
     assert items[0].reason == "why"
@@ -160,7 +160,8 @@ def test_a_newer_generation_supersedes_and_an_older_one_is_refused():
     assert arrive(staging, "t", ANCHOR, 1, generation=1) is None
     arrive(staging, "t", ANCHOR, 0, generation=2)
     fault, received = staging.drain(None, None)
-    assert fault == StreamFault("t", 1, ANCHOR, "superseded by generation 2")  # its user would wait for it otherwise
+    # Its user would wait for it otherwise.
+    assert fault == StreamFault("t", 1, ANCHOR, FaultKind.SUPERSEDED, "superseded by generation 2")
     assert received.generation == 2 and staging.staged_bytes() == 0
     with pytest.raises(ValueError, match="generation 1 of 't': 2 is under way"):
         staging.begin("t", 1, RESIDUAL, "c", CAP)
