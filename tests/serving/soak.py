@@ -139,7 +139,7 @@ class Soak:
         )
         self.half = self.scheduler.connector.scheduler_half
         self.half.set_address("127.0.0.1", 1)
-        self.half._trace = self._on_event
+        self._listener, self.half._trace = self.half._trace, self._on_event
         self.half.policy.now = self.clock.monotonic
         self._watch_preemptions()
         self.cache = Cache(BLOCKS, BLOCK_SIZE)
@@ -242,6 +242,7 @@ class Soak:
         self.scheduler._preempt_request = counted
 
     def _on_event(self, event: str, request_id: str, **fields: Any) -> None:
+        self._listener(event, request_id, **fields)
         self.counts[event] += 1
         if event == "pull":
             self.clients[request_id].method = fields["method"]
