@@ -16,6 +16,7 @@ import logging
 import random
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,10 @@ from lynx_ascend.serving import plugin
 from lynx_ascend.serving.compat import vllm_version
 from lynx_ascend.serving.connector import LynxConnector
 from lynx_ascend.serving.metadata import PullOrder
+from lynx_ascend.serving.options import LynxOptions, RequestOptions
+from lynx_ascend.serving.policy import Policy
 from lynx_ascend.serving.scheduler_mixin import with_mixin
-from lynx_ascend.speculation.decoder import State
+from lynx_ascend.speculation.decoder import SpecDecoder, State
 from tests.serving.soak_model import EOS, MAX_MODEL_LEN, VOCABULARY, Cache, Quality, answer
 from tests.serving.soak_worker import FakeConsumer, FakeProducer, Plan, Runner, Worker
 
@@ -97,6 +100,21 @@ def _config(model: Path | str) -> Any:
     ).create_engine_config()
 
 
+class FicklePolicy(Policy):
+    """It also says no at random: whatever a policy answers, no token depends on it."""
+
+    def __init__(self, options: LynxOptions, now: Callable[[], float], rng: random.Random) -> None:
+        super().__init__(options, now)
+        self._rng = rng
+
+    def drafts_more(self, decoder: SpecDecoder, options: RequestOptions, **situation: Any) -> bool:
+        more = super().drafts_more(decoder, options, **situation)
+        return more and (options.window == "fixed" or self._rng.random() < 0.8)
+
+    def admits(self) -> bool:
+        return super().admits() and self._rng.random() < 0.95
+
+
 class Soak:
     """An engine of which only the device and the network are played. What is wrong goes up as an AssertionError."""
 
@@ -140,7 +158,7 @@ class Soak:
         self.half = self.scheduler.connector.scheduler_half
         self.half.set_address("127.0.0.1", 1)
         self._listener, self.half._trace = self.half._trace, self._on_event
-        self.half.policy.now = self.clock.monotonic
+        self.half.policy = FicklePolicy(self.half.options, self.clock.monotonic, self.rng)
         self._watch_preemptions()
         self.cache = Cache(BLOCKS, BLOCK_SIZE)
         connector = LynxConnector(config, KVConnectorRole.WORKER, caches)
@@ -249,6 +267,7 @@ class Soak:
         if event in ("verified", "exact") and request_id in self.clients:
             self.clients[request_id].fetched = True
         if event == "verified":
+            self.counts["told to wait"] += self.half.remotes[request_id].waited
             self.counts["drafted"] += fields["drafted"]
             self.counts["accepted"] += fields["accepted"]
 

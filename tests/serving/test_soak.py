@@ -19,6 +19,7 @@ SEEN = {
     *("verified", "exact", "fallback", "failed before the anchor", "failed after the anchor", "repeated reports"),
     *("aborted in WAITING", "aborted in DRAFTING", "aborted in PARKED", "aborted in None"),
     *("preempted in DRAFTING", "preempted in PARKED", "preempted in VERIFYING", "preempted in None", "resets"),
+    *("told to wait", "skip", "declined"),
     *("finished: stop", "finished: length", "finished: error", "cached blocks checked"),
 }
 
