@@ -30,7 +30,7 @@ MAX_TOKENS = 32
 METHODS = ("bf16", "int8", "lynx")
 BAR = 0.05
 TRANSFER_S = 4.0  # the bf16 streams of a load take this long, so that staging is not just passed through
-BLOCK = 32
+BLOCK, MAX_MODEL_LEN = 32, 8192  # tokens, as ClusterOptions has them
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,9 @@ def measure(loads: Sequence[Load], args: argparse.Namespace, console: Console) -
     lengths = [load.context for load in loads for _ in range(load.requests)]
     every = iter(prompts(load_tokenizer(ensure_model()), len(lengths), lengths))
     asked = {load: [next(every) for _ in range(load.requests)] for load in loads}
-    # As many blocks as the largest load needs, so that every load touches nearly all of them.
-    blocks = max(load.requests * (math.ceil((load.context + MAX_TOKENS) / BLOCK) + 1) for load in loads) + 1
+    # As few blocks as the engine starts with and the largest load needs, so that little is left to be touched.
+    needed = {load: load.requests * (math.ceil((load.context + MAX_TOKENS) / BLOCK) + 1) for load in loads}
+    blocks = max(MAX_MODEL_LEN // BLOCK, *needed.values()) + 1
     limit = ("--num-gpu-blocks-override", str(blocks))
     with MeasuredCluster(args.output, args.dtype, decode_args=limit) as cluster:
         assert cluster.decode.process is not None
@@ -95,7 +96,7 @@ def measure(loads: Sequence[Load], args: argparse.Namespace, console: Console) -
         nbytes = {}
         for load, texts in asked.items():
             console.print(f"prefilling {load.requests} x {load.context} tokens")
-            for _ in range(2):  # the blocks of the pool are taken in turn: twice is all of them
+            for _ in range(math.ceil(blocks / needed[load])):  # blocks are taken in turn: now all of them
                 runs = cluster.ask_together(texts, "bf16", max_tokens=MAX_TOKENS, timeout=300)
             nbytes[load] = sum(run.trace.nbytes["anchor"] for run in runs)
         rows: list[Row] = []
