@@ -24,7 +24,7 @@ from tests.serving.test_killed import kill
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
-PROMPTS, REQUESTS, MAX_TOKENS, TIMEOUT_S = 20, 60, 24, 120.0
+PROMPTS, REQUESTS, MAX_TOKENS, TIMEOUT_S = 10, 60, 16, 120.0
 ARRIVALS_A_SECOND = 2.0
 CHOICES = ["yes", "no", "perhaps"]
 # Out of sixty, in random order.
@@ -166,7 +166,7 @@ def test_sixty_requests_at_once(cluster: Cluster, asked: list[list[int]], record
     events = read_events(cluster.options.trace_dir or Path())
     verified = [event for event in events if event["event"] == "verified"]
     drafted, accepted = (sum(event[name] for event in verified) for name in ("drafted", "accepted"))
-    assert drafted > 100 and accepted > 50, "so few drafts would prove nothing"
+    assert drafted > 50 and accepted > 20, "so few drafts would prove nothing"
     now = assert_back(cluster, before)
     record_property("seconds", took)
     print(f"{REQUESTS} requests in {took:.1f} s: {drafted} drafted, {accepted} accepted; {before} sockets, then {now}")
@@ -204,7 +204,7 @@ def right(kind: str, answer: Future[Any], which: int, eight: list[list[int]], pl
 
 def test_proxy_killed_amid_streams(cluster: Cluster, asked: list[list[int]]) -> None:
     """P and D free everything of its requests at once, and serve on."""
-    prompt, other = asked[10], asked[12]
+    prompt, other = asked[5], asked[6]
     expected = ask(cluster.decode_url, prompt).token_ids
     before = {name: sockets(service) for name, service in (("prefill", cluster.prefill), ("decode", cluster.decode))}
     trace = cluster.options.trace_dir or Path()
