@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from lynx_ascend.transport import PeerLost, Received, StreamServer, TransportError
+from lynx_ascend.transport import PeerLost, Received, StreamFault, StreamServer, TransportError
 from lynx_ascend.transport import messages as msg
 from tests.transport.transport_rig import (
     ANCHOR,
@@ -434,3 +434,23 @@ def test_a_transfer_that_no_message_can_name_is_refused_and_harms_no_other(serve
         client.pull(("127.0.0.1", server.port), "t", 0, ANCHOR, {"bits_per_s": 2**64}, max_bytes=CAP)
     pull(client, server.port, "t" * 512, ANCHOR, generation=2**53)
     assert frames_of(collect(client, 1), "t" * 512, ANCHOR) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        [msg.FrameHead("t", 0, 0, 4), b"evil"],
+        [msg.FrameHead("t", 0, 7, 4), b"evil"],
+        [msg.End("t", 0, 0, 0)],
+        [msg.Fault("t", 0, "says a stranger")],
+    ],
+    ids=["frame", "broken promise", "end", "fault"],
+)
+def test_a_peer_has_no_say_in_a_transfer_that_another_one_brings(raw_sender, connect, message):
+    """Whoever names a prefill instance in a request has us connect there: it must reach that request alone."""
+    honest, evil, client = raw_sender(), raw_sender(on_pull(*message, msg.Fault("mine", 0, "done"))), connect()
+    pull(client, honest.port, "t", ANCHOR)
+    pull(client, evil.port, "mine", ANCHOR)
+    assert [(item.transfer_id, type(item)) for item in collect(client, 1)] == [("mine", StreamFault)]
+    assert [t.transfer_id for t in client.staging.stalled(-1.0)] == ["t"]
+    assert client.drain() == [] and client.staged_bytes() == 0
