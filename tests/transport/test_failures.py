@@ -11,6 +11,7 @@ import pytest
 
 from lynx_ascend.transport import PeerLost, Received, StreamFault, StreamServer, TransportError
 from lynx_ascend.transport import messages as msg
+from lynx_ascend.transport.peer import PeerConnection
 from tests.transport.transport_rig import (
     ANCHOR,
     RESIDUAL,
@@ -394,6 +395,19 @@ def test_declining_where_nobody_listens_harms_nothing(serve, connect):
         client.decline(("127.0.0.1", server.port), "")
     pull(client, server.port, "wanted", ANCHOR)
     assert not faults_of(collect(client, 1))
+
+
+def test_a_thread_that_cannot_be_started_is_an_error_and_leaves_no_dead_connection(serve, connect, monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    server, client = serve(ScriptedSource(lambda *_: [b"x"])), connect()
+    with monkeypatch.context() as none_left:
+        none_left.setattr(PeerConnection, "start", start)
+        with pytest.raises(TransportError, match=f"127.0.0.1:{server.port}.*new thread"):
+            pull(client, server.port, "t", ANCHOR)
+    pull(client, server.port, "t", ANCHOR)
+    assert frames_of(collect(client, 1), "t", ANCHOR) == [b"x"]
 
 
 def test_closing_the_server_stops_a_source_that_waits_for_room(serve, connect):
