@@ -129,7 +129,10 @@ class Consumer:
     def decline(self, prompt: RemotePrompt) -> None:
         """A prompt will not be fetched: its prefill instance need not wait for the end of the lease."""
         peer = prompt.remote_host, prompt.remote_port
-        self._client.decline(peer, prompt.remote_request_id, engine_id=prompt.remote_engine_id)
+        try:
+            self._client.decline(peer, prompt.remote_request_id, engine_id=prompt.remote_engine_id)
+        except (TransportError, ValueError) as error:  # what a client wrote must not end the engine
+            logger.error("prompt %r is not declined: %s", prompt.remote_request_id, error)
 
     def drop(self, request_id: str) -> None:
         """The request has ended or goes on without the transfer: forget every byte of it."""

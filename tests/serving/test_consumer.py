@@ -295,3 +295,15 @@ def test_120_000_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     for ours, theirs in ((here.key, there.key), (here.value, there.value)):
         flat, expected = (x.reshape(-1, DIM)[:tokens] for x in (ours, theirs))
         assert (flat - expected).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 600])
+def test_a_prompt_whose_name_no_message_can_hold_is_not_declined_and_harms_nothing(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = Consumer(caches(2), LynxOptions(), "D", Trace(None, "test"), COSTS)
+    try:
+        consumer.decline(RemotePrompt("P", name, "127.0.0.1", 1, TOKENS))
+        assert "is not declined" in caplog.text
+    finally:
+        consumer.close()
