@@ -14,7 +14,6 @@ import itertools
 import json
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,6 +61,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=32, help="decode steps that the Residual takes")
     parser.add_argument("--context", type=int, default=1000, help="tokens of each prompt")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--output", type=Path, default=Path("out/batches"), help="folder for logs and the trace")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args()
     console = Console(stderr=args.json)
@@ -76,7 +76,7 @@ def measure(args: argparse.Namespace, console: Console) -> list[Row]:
     batches = sorted(int(batch) for batch in args.batches.split(","))
     asked = prompts(load_tokenizer(ensure_model()), batches[-1], [args.context] * batches[-1])
     rows = []
-    with tempfile.TemporaryDirectory() as folder, MeasuredCluster(Path(folder), args.dtype) as cluster:
+    with MeasuredCluster(args.output, args.dtype) as cluster:
         console.print(f"prefilling {len(asked)} prompts")
         warm = cluster.ask_together(asked, "lynx", max_tokens=2, timeout=600)
         residual = warm[0].trace.nbytes["residual"]

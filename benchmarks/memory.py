@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ MAX_TOKENS = 32
 METHODS = ("bf16", "int8", "lynx")
 BAR = 0.05
 TRANSFER_S = 4.0  # the bf16 streams of a load take this long, so that staging is not just passed through
-BLOCK = 32
+BLOCK, MAX_MODEL_LEN = 32, 8192  # tokens, as ClusterOptions has them
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,13 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=8, help="requests at once")
     parser.add_argument("--together-context", type=int, default=2000, help="tokens of each of their prompts")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--output", type=Path, default=Path("out/memory"), help="folder for logs and the trace")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args()
     console = Console(stderr=args.json)
     loads = [Load(int(context), 1) for context in args.contexts.split(",")]
     loads += [Load(args.together_context, args.together)] if args.together else []
-    rows = measure(loads, args.dtype, console)
+    rows = measure(loads, args, console)
     show(rows, console)
     if args.json:
         json.dump({"rows": [asdict(row) for row in rows]}, sys.stdout)
@@ -82,22 +82,21 @@ def main() -> None:
         sys.exit(1)
 
 
-def measure(loads: Sequence[Load], dtype: str, console: Console) -> list[Row]:
+def measure(loads: Sequence[Load], args: argparse.Namespace, console: Console) -> list[Row]:
     lengths = [load.context for load in loads for _ in range(load.requests)]
     every = iter(prompts(load_tokenizer(ensure_model()), len(lengths), lengths))
     asked = {load: [next(every) for _ in range(load.requests)] for load in loads}
-    # As many blocks as the largest load needs, so that every load touches nearly all of them.
-    blocks = max(load.requests * (math.ceil((load.context + MAX_TOKENS) / BLOCK) + 1) for load in loads) + 1
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        MeasuredCluster(Path(folder), dtype, decode_args=("--num-gpu-blocks-override", str(blocks))) as cluster,
-    ):
+    # As few blocks as the engine starts with and the largest load needs, so that little is left to be touched.
+    needed = {load: load.requests * (math.ceil((load.context + MAX_TOKENS) / BLOCK) + 1) for load in loads}
+    blocks = max(MAX_MODEL_LEN // BLOCK, *needed.values()) + 1
+    limit = ("--num-gpu-blocks-override", str(blocks))
+    with MeasuredCluster(args.output, args.dtype, decode_args=limit) as cluster:
         assert cluster.decode.process is not None
         engine = Engine(cluster.decode.process.pid)
         nbytes = {}
         for load, texts in asked.items():
             console.print(f"prefilling {load.requests} x {load.context} tokens")
-            for _ in range(2):  # the blocks of the pool are taken in turn: twice is all of them
+            for _ in range(math.ceil(blocks / needed[load])):  # blocks are taken in turn: now all of them
                 runs = cluster.ask_together(texts, "bf16", max_tokens=MAX_TOKENS, timeout=300)
             nbytes[load] = sum(run.trace.nbytes["anchor"] for run in runs)
         rows: list[Row] = []

@@ -86,6 +86,11 @@ class LynxConnector(KVConnectorBase_V1):
         return LynxHandshake(self._options.host, self._producer.server.port)
 
     def handle_preemptions(self, kv_connector_metadata: LynxMetadata) -> None:
+        # Comes before the step's forward pass, also in vLLM 0.32, whose start_load_kv comes after it. A prompt must not
+        # wait for a long pass of others: the decode instance has heard of it and asks already.
+        if self._producer is not None:
+            for send in kv_connector_metadata.sends:
+                self._producer.hold(send)
         # The engine may give the blocks of a dropped request to another one in this very step: let go of them first.
         if self._consumer is not None:
             for request_id in kv_connector_metadata.drops:
@@ -94,9 +99,6 @@ class LynxConnector(KVConnectorBase_V1):
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         orders = self._get_connector_metadata()
         assert isinstance(orders, LynxMetadata)
-        if self._producer is not None:
-            for send in orders.sends:
-                self._producer.hold(send)
         if self._consumer is not None:
             for pull in orders.pulls:
                 self._consumer.pull(pull)

@@ -20,8 +20,9 @@ from lynx_ascend.transport.events import FaultKind, Item, Received, StreamEnd, S
 from lynx_ascend.transport.receiver import StreamClient
 
 logger = logging.getLogger("vllm.lynx_ascend.consumer")
-# Frames are decoded between two forward passes: no longer than this at a time, or other requests would wait.
-STEP_BUDGET_S = 0.008
+# Frames are decoded between two forward passes: no longer than this at a time, or than this share of the time that the
+# last pass took, or other requests would wait. The share is what keeps up with the link where passes are long.
+STEP_BUDGET_S, STEP_SHARE = 0.008, 0.25
 FRAMES_A_LOOK = 16
 
 PageKey = tuple[int, bool, int]  # layer, is_value, page
@@ -91,9 +92,12 @@ class Consumer:
         self._completed: list[_Job] = []  # since the last report
         self._finished: set[str] = set()
         self._failed_blocks: set[int] = set()
+        self._polled_at = math.inf
 
     def pull(self, order: PullOrder) -> None:
         """Start fetching a prompt."""
+        if not self._jobs:
+            self._polled_at = time.monotonic()  # an engine that rested took no pass
         blocks = BlockTable(order.block_ids, self._layers[0].key.device)
         source, cache = order.source, self._layers[0].key
         heads, head_dim = cache.shape[2:]
@@ -125,7 +129,10 @@ class Consumer:
     def decline(self, prompt: RemotePrompt) -> None:
         """A prompt will not be fetched: its prefill instance need not wait for the end of the lease."""
         peer = prompt.remote_host, prompt.remote_port
-        self._client.decline(peer, prompt.remote_request_id, engine_id=prompt.remote_engine_id)
+        try:
+            self._client.decline(peer, prompt.remote_request_id, engine_id=prompt.remote_engine_id)
+        except (TransportError, ValueError) as error:  # what a client wrote must not end the engine
+            logger.error("prompt %r is not declined: %s", prompt.remote_request_id, error)
 
     def drop(self, request_id: str) -> None:
         """The request has ended or goes on without the transfer: forget every byte of it."""
@@ -139,14 +146,15 @@ class Consumer:
 
     def poll(self) -> None:
         """Take in what has arrived, anchors first, within the step's budget."""
-        until = time.monotonic() + STEP_BUDGET_S
+        now = time.monotonic()
+        until = now + max(STEP_BUDGET_S, STEP_SHARE * (now - self._polled_at))
         while self._jobs and time.monotonic() < until:
             items = self._client.drain(FRAMES_A_LOOK)
             for item in items:
                 self._take(item)
             if len(items) < FRAMES_A_LOOK:
                 break
-        now = time.monotonic()
+        now = self._polled_at = time.monotonic()
         for job in list(self._jobs.values()):
             if now > job.deadline and not job.complete:
                 self._fail(job, "deadline", f"not complete after the deadline of {self._options.deadline:g} s")

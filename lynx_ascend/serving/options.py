@@ -14,6 +14,7 @@ from lynx_ascend.speculation.window import MAX_DRAFTS
 from lynx_ascend.transport.tls import TlsConfig
 
 WINDOWS = ("adaptive", "fixed")
+_REQUEST_FIELDS = ("lynx_method", "lynx_draft_cap", "lynx_window", "lynx_bandwidth")
 AUTO = "auto"  # of bf16, lynx without drafts and lynx, the one that is expected to be the fastest
 
 
@@ -60,6 +61,8 @@ class LynxOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         unset = [name for name in ("tls_cert", "tls_key", "tls_ca") if getattr(options, name) is None]
         if unset and (len(unset) < 3 or options.tls_name):
             raise OptionError(f"kv_connector_extra_config.{unset[0]}: TLS needs tls_cert, tls_key and tls_ca")
+        if options.tls_name == "":
+            raise OptionError("kv_connector_extra_config.tls_name: is empty")
         return options
 
     @property
@@ -93,6 +96,9 @@ class RequestOptions(msgspec.Struct, frozen=True):
             OptionError: a value that cannot be used, naming the field.
         """
         args = dict(extra_args or {})
+        for name in args:
+            if str(name).startswith("lynx_") and name not in _REQUEST_FIELDS:
+                raise OptionError(f"{name}: none of {', '.join(_REQUEST_FIELDS)}")
         method = args.get("lynx_method", options.method)
         _check_name("lynx_method", method, (AUTO, *METHODS))
         cap = args.get("lynx_draft_cap", options.draft_cap)

@@ -159,11 +159,12 @@ class PeerConnection(threading.Thread):
                 self._receive_frame(channel, message)
             case msg.End(transfer_id, generation, frames, nbytes):
                 try:
-                    staging.end(transfer_id, generation, self.stream, frames, nbytes)
+                    staging.end(transfer_id, generation, self.stream, frames, nbytes, self)
                 except Rejected as rejected:
                     self._client.fail(transfer_id, generation, FaultKind.PROTOCOL, f"{self}: {rejected}")
             case msg.Fault(transfer_id, generation, reason):
-                self._client.fail(transfer_id, generation, FaultKind.PEER, f"{self}: {reason}")
+                if staging.brings(self, transfer_id, generation):
+                    self._client.fail(transfer_id, generation, FaultKind.PEER, f"{self}: {reason}")
             case _:
                 raise ProtocolError("second HelloReply")
 
@@ -173,7 +174,7 @@ class PeerConnection(threading.Thread):
             raise ProtocolError(f"frame of {head.nbytes} bytes exceeds the cap of {limit}")
         slot: Slot | None = None
         try:
-            slot = staging.open_frame(head.transfer_id, head.generation, self.stream, head.sequence, head.nbytes)
+            slot = staging.open_frame(head.transfer_id, head.generation, self.stream, head.sequence, head.nbytes, self)
         except Rejected as rejected:
             self._client.fail(head.transfer_id, head.generation, FaultKind.PROTOCOL, f"{self}: {rejected}")
         got = self._inbox.take(head.nbytes)

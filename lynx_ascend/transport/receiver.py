@@ -205,8 +205,12 @@ class StreamClient:
                 raise TransportError("the client is closed")
             conn = self._connections.get((peer, stream))
             if conn is None or conn.ended is not None:
-                conn = self._connections[peer, stream] = PeerConnection(self, *peer, stream)
-                conn.start()
+                conn = PeerConnection(self, *peer, stream)
+                try:
+                    conn.start()
+                except RuntimeError as error:  # no more threads
+                    raise TransportError(f"cannot connect to {conn}: {error}") from error
+                self._connections[peer, stream] = conn
             return conn
 
     def _tell(self, carriers: list[object], transfer_id: str, generation: int) -> None:

@@ -92,15 +92,17 @@ class Staging:
                 raise ValueError(f"{stream.name.lower()} of {transfer_id!r} generation {generation} is under way")
             transfer.streams[stream] = Incoming(transfer, stream, carrier, max_bytes)
 
-    def open_frame(self, transfer_id: str, generation: int, stream: Stream, sequence: int, nbytes: int) -> Slot | None:
-        """Room for an announced frame, counted as staged from now on; None if nobody wants it.
+    def open_frame(
+        self, transfer_id: str, generation: int, stream: Stream, sequence: int, nbytes: int, carrier: Hashable
+    ) -> Slot | None:
+        """Room for an announced frame, counted as staged from now on; None if nobody wants it from this carrier.
 
         Raises:
             Rejected: out of order, or more bytes than the stream may have.
         """
         with self._lock:
             incoming = self._find(transfer_id, generation, stream)
-            if incoming is None:
+            if incoming is None or incoming.carrier is not carrier:
                 return None
             if sequence != incoming.frames:
                 raise Rejected(f"frame {sequence} came where {incoming.frames} was due")
@@ -134,15 +136,17 @@ class Staging:
             self._staged -= len(slot.frame)
             self._dropped += 1
 
-    def end(self, transfer_id: str, generation: int, stream: Stream, frames: int, nbytes: int) -> None:
-        """The peer says the stream is complete. Late or repeated: ignored.
+    def end(
+        self, transfer_id: str, generation: int, stream: Stream, frames: int, nbytes: int, carrier: Hashable
+    ) -> None:
+        """The peer says the stream is complete. Late, repeated, or of another carrier's stream: ignored.
 
         Raises:
             Rejected: the totals differ from what arrived.
         """
         with self._lock:
             incoming = self._find(transfer_id, generation, stream)
-            if incoming is None:
+            if incoming is None or incoming.carrier is not carrier:
                 return
             if (frames, nbytes) != (incoming.frames, incoming.nbytes):
                 got = f"{incoming.frames} frames of {incoming.nbytes} bytes in all arrived"
@@ -193,6 +197,14 @@ class Staging:
                 for transfer in self._transfers.values()
                 if any(i.carrier is carrier and i.end is None for i in transfer.streams.values())
             ]
+
+    def brings(self, carrier: Hashable, transfer_id: str, generation: int) -> bool:
+        """Whether a stream of the transfer is due from a carrier: no other one has a say in it."""
+        with self._lock:
+            transfer = self._transfers.get(transfer_id)
+            if transfer is None or transfer.generation != generation:
+                return False
+            return any(incoming.carrier is carrier for incoming in transfer.streams.values())
 
     def stalled(self, stall_s: float) -> list[Transfer]:
         """Transfers of which no byte, on any stream, has come for `stall_s` seconds."""

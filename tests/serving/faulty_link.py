@@ -185,9 +185,9 @@ class FaultyLink:
         named = message.transfer_id or transfer_id, generation - message.older
         try:
             if message.frame is None:
-                self.staging.end(*named, message.stream, message.count, message.nbytes)
+                self.staging.end(*named, message.stream, message.count, message.nbytes, "link")
                 return
-            slot = self.staging.open_frame(*named, message.stream, message.sequence, len(message.frame))
+            slot = self.staging.open_frame(*named, message.stream, message.sequence, len(message.frame), "link")
             if slot is None:
                 self.staging.count_dropped()
                 return

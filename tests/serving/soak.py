@@ -231,7 +231,7 @@ class Soak:
             if rng.random() < 0.5:
                 client.abort_at = self.clock.now + rng.expovariate(3)
             else:
-                client.abort_in = rng.choice(["WAITING", "DRAFTING", "PARKED", "VERIFYING"])
+                client.abort_in = rng.choice(["WAITING", "DRAFTING", "PARKED", "VERIFYING", "VERIFYING"])
         self.clients[request.request_id] = client
         self.scheduler.add_request(request)
         self.counts[kind] += 1
@@ -276,7 +276,8 @@ class Soak:
     def step(self) -> None:
         self.clock.now += STEP_S * self.rng.choice([0.5, 1, 1, 2, 10])
         self._abort()
-        if self.rng.random() < 0.003:
+        verifying = any(remote.decoder.state is State.VERIFYING for remote in self.half.remotes.values())
+        if self.rng.random() < (0.03 if verifying else 0.003):
             self._reset()
         if self.scheduler.has_requests():
             output = self.scheduler.schedule()
@@ -312,7 +313,9 @@ class Soak:
             remote = self.half.remotes.get(request_id)
             state = remote.decoder.state.name if remote else None
             late = client.abort_at is not None and self.clock.now > client.abort_at
-            if late or (client.abort_in is not None and client.abort_in == state and self.rng.random() < 0.3):
+            # A verification lasts for a step or two: who waits for one goes at once.
+            now = client.abort_in == "VERIFYING" or self.rng.random() < 0.3
+            if late or (client.abort_in is not None and client.abort_in == state and now):
                 self.counts[f"aborted in {state}"] += 1
                 gone.append(request_id)
         for request_id in gone:

@@ -235,6 +235,30 @@ def test_progress_on_either_stream_keeps_a_transfer_alive(sent: Any, expected: A
     rig.assert_loaded(expected["lynx"])
 
 
+@pytest.mark.parametrize(("step_s", "a_look"), [(0.01, True), (1.0, False)])
+def test_a_long_step_gives_frames_their_share(
+    sent: Any, monkeypatch: pytest.MonkeyPatch, step_s: float, a_look: bool
+) -> None:
+    """All has arrived; a frame takes 3 ms: beside short steps one look's worth of frames is taken at a time."""
+    rig = Rig(monkeypatch)
+    take = rig.consumer._take
+
+    def slow(item: Any) -> None:
+        take(item)
+        rig.clock.now += 0.003
+
+    monkeypatch.setattr(rig.consumer, "_take", slow)
+    rig.step()
+    for script in link.script_of(sent["lynx"]).values():
+        for message in script:
+            rig.link.deliver(message, "prompt", GENERATION)
+    rig.clock.now += step_s
+    rig.step()
+    assert (rig.ready == 0) == a_look
+    rig.play([], random.Random(0))
+    assert rig.ready == 1 and not rig.failures
+
+
 def test_120_000_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Staging never holds more than what is on the wire, and no frame is kept once its page is whole."""
     tokens = 120_000
@@ -271,3 +295,15 @@ def test_120_000_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     for ours, theirs in ((here.key, there.key), (here.value, there.value)):
         flat, expected = (x.reshape(-1, DIM)[:tokens] for x in (ours, theirs))
         assert (flat - expected).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 600])
+def test_a_prompt_whose_name_no_message_can_hold_is_not_declined_and_harms_nothing(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = Consumer(caches(2), LynxOptions(), "D", Trace(None, "test"), COSTS)
+    try:
+        consumer.decline(RemotePrompt("P", name, "127.0.0.1", 1, TOKENS))
+        assert "is not declined" in caplog.text
+    finally:
+        consumer.close()

@@ -39,6 +39,7 @@ def test_defaults() -> None:
         ({"tls_cert": "c", "tls_key": "k"}, "tls_ca"),
         ({"tls_ca": "a"}, "tls_cert"),
         ({"tls_name": "p"}, "tls_cert"),
+        ({"tls_cert": "c", "tls_key": "k", "tls_ca": "a", "tls_name": ""}, "tls_name"),
     ],
 )
 def test_bad_config_names_the_field(config: dict[str, Any], field: str) -> None:
@@ -74,6 +75,7 @@ def test_request_overrides_what_it_may() -> None:
     ("args", "field"),
     [
         ({"lynx_method": "zip"}, "lynx_method"),
+        ({"lynx_metod": "bf16"}, "lynx_metod"),
         ({"lynx_method": ["lynx"]}, "lynx_method"),
         ({"lynx_draft_cap": "9"}, "lynx_draft_cap"),
         ({"lynx_draft_cap": 1000}, "lynx_draft_cap"),

@@ -11,8 +11,9 @@ import torch
 
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.serving import producer as module
+from lynx_ascend.serving.connector import LynxConnector
 from lynx_ascend.serving.layout import LayerKV
-from lynx_ascend.serving.metadata import SendOrder
+from lynx_ascend.serving.metadata import LynxMetadata, SendOrder
 from lynx_ascend.serving.options import LynxOptions
 from lynx_ascend.serving.producer import Producer, PullError
 from lynx_ascend.serving.trace import Trace
@@ -70,6 +71,15 @@ def test_blocks_are_held_until_the_last_pull_has_read_them(producer: GatedProduc
     for generation, released in zip(order, (set(), {"prompt"}), strict=True):
         finish(producer, threads[generation], generation)
         assert producer.finished() == released
+
+
+def test_a_prompt_is_held_before_the_forward_pass_of_the_step_that_orders_it(producer: GatedProducer) -> None:
+    connector = object.__new__(LynxConnector)
+    connector._producer, connector._consumer = producer, None
+    producer._held.clear()
+    connector.handle_preemptions(LynxMetadata(sends=[PROMPT]))
+    finish(producer, producer.start(1), 1)
+    assert producer.finished() == {"prompt"}
 
 
 def test_a_lease_that_ends_amid_a_pull_frees_nothing_before_the_pull_is_done(producer: GatedProducer) -> None:

@@ -18,7 +18,7 @@ REQUESTS, SEED = 2000, 1
 SEEN = {
     *("verified", "exact", "fallback", "failed before the anchor", "failed after the anchor", "repeated reports"),
     *("aborted in WAITING", "aborted in DRAFTING", "aborted in PARKED", "aborted in None"),
-    *("preempted in DRAFTING", "preempted in PARKED", "preempted in VERIFYING", "preempted in None", "resets"),
+    *("preempted in DRAFTING", "preempted in PARKED", "preempted in None", "resets"),
     *("told to wait", "skip", "declined"),
     *("finished: stop", "finished: length", "finished: error", "cached blocks checked"),
 }
@@ -28,6 +28,7 @@ SEEN = {
 def test_soak(model_path: str, mode: str) -> None:
     """No wrong token, nothing left, nobody starves."""
     counts = soak(model_path, REQUESTS, asynchronous=mode == "async", seed=SEED)
-    missing = {name for name in SEEN | ({"aborted in VERIFYING"} if mode == "async" else set()) if not counts[name]}
-    assert not missing
+    # A synchronous step that verifies begins and ends at once, but for want of room.
+    due = SEEN | ({"aborted in VERIFYING", "preempted in VERIFYING"} if mode == "async" else set())
+    assert not {name for name in due if not counts[name]}
     assert 0.2 < counts["accepted"] / counts["drafted"] < 0.9

@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from lynx_ascend.transport import PeerLost, Received, StreamServer, TransportError
+from lynx_ascend.transport import PeerLost, Received, StreamFault, StreamServer, TransportError
 from lynx_ascend.transport import messages as msg
+from lynx_ascend.transport.peer import PeerConnection
 from tests.transport.transport_rig import (
     ANCHOR,
     RESIDUAL,
@@ -396,6 +397,19 @@ def test_declining_where_nobody_listens_harms_nothing(serve, connect):
     assert not faults_of(collect(client, 1))
 
 
+def test_a_thread_that_cannot_be_started_is_an_error_and_leaves_no_dead_connection(serve, connect, monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    server, client = serve(ScriptedSource(lambda *_: [b"x"])), connect()
+    with monkeypatch.context() as none_left:
+        none_left.setattr(PeerConnection, "start", start)
+        with pytest.raises(TransportError, match=f"127.0.0.1:{server.port}.*new thread"):
+            pull(client, server.port, "t", ANCHOR)
+    pull(client, server.port, "t", ANCHOR)
+    assert frames_of(collect(client, 1), "t", ANCHOR) == [b"x"]
+
+
 def test_closing_the_server_stops_a_source_that_waits_for_room(serve, connect):
     source = ScriptedSource(lambda *_: PAGES)
     server, client = serve(source, rate=100_000, anchor_window=100_000), connect()
@@ -434,3 +448,23 @@ def test_a_transfer_that_no_message_can_name_is_refused_and_harms_no_other(serve
         client.pull(("127.0.0.1", server.port), "t", 0, ANCHOR, {"bits_per_s": 2**64}, max_bytes=CAP)
     pull(client, server.port, "t" * 512, ANCHOR, generation=2**53)
     assert frames_of(collect(client, 1), "t" * 512, ANCHOR) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        [msg.FrameHead("t", 0, 0, 4), b"evil"],
+        [msg.FrameHead("t", 0, 7, 4), b"evil"],
+        [msg.End("t", 0, 0, 0)],
+        [msg.Fault("t", 0, "says a stranger")],
+    ],
+    ids=["frame", "broken promise", "end", "fault"],
+)
+def test_a_peer_has_no_say_in_a_transfer_that_another_one_brings(raw_sender, connect, message):
+    """Whoever names a prefill instance in a request has us connect there: it must reach that request alone."""
+    honest, evil, client = raw_sender(), raw_sender(on_pull(*message, msg.Fault("mine", 0, "done"))), connect()
+    pull(client, honest.port, "t", ANCHOR)
+    pull(client, evil.port, "mine", ANCHOR)
+    assert [(item.transfer_id, type(item)) for item in collect(client, 1)] == [("mine", StreamFault)]
+    assert [t.transfer_id for t in client.staging.stalled(-1.0)] == ["t"]
+    assert client.drain() == [] and client.staged_bytes() == 0

@@ -12,8 +12,16 @@ from tests.transport.transport_rig import ANCHOR, RESIDUAL
 CAP = 1000
 
 
-def arrive(staging: Staging, transfer_id: str, stream: Stream, sequence: int, size: int = 10, generation: int = 0):
-    slot = staging.open_frame(transfer_id, generation, stream, sequence, size)
+def arrive(
+    staging: Staging,
+    transfer_id: str,
+    stream: Stream,
+    sequence: int,
+    size: int = 10,
+    generation: int = 0,
+    carrier: str = "c",
+):
+    slot = staging.open_frame(transfer_id, generation, stream, sequence, size, carrier)
     if slot is not None:
         staging.commit(slot)
     return slot
@@ -32,7 +40,7 @@ def test_all_anchor_items_come_before_any_residual_item():
     for transfer_id in "ab":
         for stream in (RESIDUAL, ANCHOR):
             arrive(staging, transfer_id, stream, 0)
-            staging.end(transfer_id, 0, stream, 1, 10)
+            staging.end(transfer_id, 0, stream, 1, 10, "c")
     assert short(staging.drain(None, None)) == ["aA", "aA.", "bA", "bA.", "aR", "aR.", "bR", "bR."]
 
 
@@ -50,7 +58,7 @@ def test_a_residual_end_never_comes_before_its_anchor_end(events):
         elif event[0] == "r" and arrive(staging, "t", stream, 0) is not None:
             frames[stream] += 1
         elif event[0] == "e":
-            staging.end("t", 0, stream, frames[stream], 10 * frames[stream])
+            staging.end("t", 0, stream, frames[stream], 10 * frames[stream], "c")
     out += staging.drain(None, None)
     ends = [item.stream for item in out if isinstance(item, StreamEnd)]
     assert ends in ([], [ANCHOR], [ANCHOR, RESIDUAL])
@@ -60,10 +68,10 @@ def test_a_residual_end_never_comes_before_its_anchor_end(events):
 def test_a_residual_pulled_after_its_anchor_was_drained_still_ends():
     staging = Staging()
     staging.begin("t", 0, ANCHOR, "c", CAP)
-    staging.end("t", 0, ANCHOR, 0, 0)
+    staging.end("t", 0, ANCHOR, 0, 0, "c")
     assert short(staging.drain(None, None)) == ["tA."]
     staging.begin("t", 0, RESIDUAL, "c", CAP)
-    staging.end("t", 0, RESIDUAL, 0, 0)
+    staging.end("t", 0, RESIDUAL, 0, 0, "c")
     assert short(staging.drain(None, None)) == ["tR."]
 
 
@@ -85,10 +93,10 @@ def test_late_and_repeated_messages_change_nothing():
     staging = Staging()
     staging.begin("t", 0, ANCHOR, "c", CAP)
     arrive(staging, "t", ANCHOR, 0)
-    staging.end("t", 0, ANCHOR, 1, 10)
-    staging.end("t", 0, ANCHOR, 1, 10)
-    staging.end("t", 0, ANCHOR, 9, 9)
-    staging.end("never heard of", 0, ANCHOR, 1, 10)
+    staging.end("t", 0, ANCHOR, 1, 10, "c")
+    staging.end("t", 0, ANCHOR, 1, 10, "c")
+    staging.end("t", 0, ANCHOR, 9, 9, "c")
+    staging.end("never heard of", 0, ANCHOR, 1, 10, "c")
     assert arrive(staging, "t", ANCHOR, 1) is None
     assert staging.fail("t", 0, FaultKind.STALLED, "late") == []
     assert short(staging.drain(None, None)) == ["tA", "tA."]
@@ -118,16 +126,16 @@ def test_an_end_with_other_totals_is_rejected():
     staging.begin("t", 0, ANCHOR, "c", CAP)
     arrive(staging, "t", ANCHOR, 0)
     with pytest.raises(Rejected, match="2 frames of 20 bytes in all, 1 frames of 10"):
-        staging.end("t", 0, ANCHOR, 2, 20)
+        staging.end("t", 0, ANCHOR, 2, 20, "c")
 
 
 def test_a_fault_ends_what_is_unfinished_and_keeps_what_is_complete():
     staging = Staging()
     staging.begin("t", 0, ANCHOR, "ca", CAP)
     staging.begin("t", 0, RESIDUAL, "cr", CAP)
-    arrive(staging, "t", RESIDUAL, 0)
-    arrive(staging, "t", ANCHOR, 0)
-    staging.end("t", 0, ANCHOR, 1, 10)
+    arrive(staging, "t", RESIDUAL, 0, carrier="cr")
+    arrive(staging, "t", ANCHOR, 0, carrier="ca")
+    staging.end("t", 0, ANCHOR, 1, 10, "ca")
     assert [t.transfer_id for t in staging.carried_by("cr")] == ["t"]
     assert staging.carried_by("ca") == []
     assert staging.fail("t", 0, FaultKind.PEER, "why") == ["cr"]
@@ -141,7 +149,7 @@ def test_cancel_frees_everything_even_of_a_frame_that_is_being_received():
     staging = Staging()
     staging.begin("t", 0, ANCHOR, "c", CAP)
     arrive(staging, "t", ANCHOR, 0)
-    slot = staging.open_frame("t", 0, ANCHOR, 1, 300)
+    slot = staging.open_frame("t", 0, ANCHOR, 1, 300, "c")
     assert staging.staged_bytes() == 310
     assert staging.cancel("t", 0) == ["c"]
     assert staging.staged_bytes() == 300
@@ -175,7 +183,7 @@ def test_stalls_are_told_by_progress_on_either_stream():
     staging.begin("t", 0, ANCHOR, "c", CAP)
     staging.begin("t", 0, RESIDUAL, "c", CAP)
     now = 5.0
-    slot = staging.open_frame("t", 0, RESIDUAL, 0, 10)
+    slot = staging.open_frame("t", 0, RESIDUAL, 0, 10, "c")
     now = 9.0
     assert staging.stalled(6.0) == []
     staging.touch(slot)
