@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+MAX_BYTES = 1 << 30  # of all rows: nothing else bounds them, and an engine that runs out of memory ends
+
 
 class DraftProbs:
     """One row, float32 [vocabulary], a draft of each request that drafts by random sampling.
@@ -16,11 +18,16 @@ class DraftProbs:
     draft is judged as one that was certain to be proposed (q is 1 there): that is exact too, and accepts less.
 
     The rows stay on the device: 4 * vocabulary bytes a draft, for 64 drafts of one request 12.6 MB with a vocabulary
-    of 49,152 and 33 MB with 128,256.
+    of 49,152 and 33 MB with 128,256. A request whose next row would be too much loses all of its rows.
+
+    Args:
+        max_bytes: of the rows of all requests.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._rows: dict[str, list[torch.Tensor]] = {}
+        self._lost: set[str] = set()  # requests with a row that was not kept: later ones would stand for other drafts
         self._drafting: frozenset[str] = frozenset()
 
     def begin_step(self, drafting: Collection[str], verified: Collection[str]) -> None:
@@ -32,7 +39,8 @@ class DraftProbs:
             verified: requests whose drafts this pass verifies.
         """
         self._rows = {request_id: rows for request_id, rows in self._rows.items() if request_id in drafting}
-        self._drafting = frozenset(drafting) - frozenset(verified)
+        self._lost &= set(drafting)
+        self._drafting = frozenset(drafting) - frozenset(verified) - self._lost
 
     def capture(
         self, request_ids: Sequence[str], logits: torch.Tensor, top_k: torch.Tensor | None, top_p: torch.Tensor | None
@@ -53,8 +61,12 @@ class DraftProbs:
         kept = [None if limits is None else limits[index] for limits in (top_k, top_p)]
         probs = apply_top_k_top_p(logits[index], *kept).softmax(dim=-1, dtype=torch.float32)
         for row, request_probs in zip(rows, probs.unbind(), strict=True):
-            # A row of its own: a view would keep the others of its step alive.
-            self._rows.setdefault(request_ids[row], []).append(request_probs.clone())
+            request_id = request_ids[row]
+            if (len(self) + 1) * request_probs.nbytes > self._max_bytes:
+                self._rows.pop(request_id, None)
+                self._lost.add(request_id)
+            else:  # A row of its own: a view would keep the others of its step alive.
+                self._rows.setdefault(request_id, []).append(request_probs.clone())
 
     def take(
         self, request_ids: Sequence[str], num_drafts: Sequence[int], drafts: torch.Tensor, vocabulary: int

@@ -64,3 +64,22 @@ def test_a_request_that_drafts_beside_a_verification_keeps_its_rows() -> None:
     assert rows is not None and torch.allclose(rows, logits[:1].softmax(-1).expand(2, -1))
     kept.capture(["a", "b"], logits, None, None)
     assert len(kept) == 3
+
+
+def test_rows_are_bounded_and_a_request_that_lost_one_is_judged_without_any() -> None:
+    """Else later rows, as many as there are drafts, would stand for the wrong ones."""
+    kept = DraftProbs(max_bytes=5 * 4 * VOCABULARY)
+    logits = torch.randn(3, VOCABULARY)
+    for step in range(3):
+        drafting = ["a", "b", "c"] if step < 2 else ["a", "c"]  # then there is room again
+        kept.begin_step(drafting, [])
+        kept.capture(drafting, logits[: len(drafting)], None, None)
+        assert len(kept) <= 5
+    kept.begin_step(["a", "c"], ["a", "c"])
+    rows = kept.take(["a", "c"], [2, 1], torch.tensor([5, 6, 7]), VOCABULARY)
+    assert rows is not None and torch.allclose(rows[:2], logits[:1].softmax(-1).expand(2, -1))
+    assert [row.nonzero().flatten().tolist() for row in rows[2:]] == [[7]]
+    kept.begin_step([], [])
+    kept.begin_step(["c"], [])
+    kept.capture(["c"], logits[:1], None, None)
+    assert len(kept) == 1  # another request of that name
