@@ -20,6 +20,7 @@ from lynx_ascend.speculation.window import worth_drafting
 
 logger = logging.getLogger("vllm.lynx_ascend.policy")
 N = 64  # the token by whose time methods are compared
+LINKS = 256  # prefill hosts whose link is remembered: requests name them
 LINK_MEMORY = 8  # transfers after which a measured rate weighs 1/e
 FIRST_TPOT = 0.03  # seconds; counts as one step, so that two steps of the engine outweigh it
 
@@ -80,7 +81,10 @@ class Policy:
         if progress.seconds > 0:
             rate = 8 * progress.received / progress.seconds
             known = self.links.get(host, rate)
+            self.links.pop(host, None)
             self.links[host] = known + (rate - known) / LINK_MEMORY
+            if len(self.links) > LINKS:
+                del self.links[next(iter(self.links))]  # the one that served longest ago
 
     def choose(self, host: str, tokens: int, max_tokens: int, cap: int, options: RequestOptions) -> Method:
         """The method that is expected to reach the request's last token, or its N-th, first.

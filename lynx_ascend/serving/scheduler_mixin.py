@@ -153,11 +153,13 @@ class LynxSchedulerMixin(_Scheduler):
             if entering is not None and entering.may_wait and not self._lynx.drafts_more(entering, 0, batch):
                 loading.append(request_id)
         self.finished_recving_kv_req_ids.difference_update(loading)
-        yield
-        self.finished_recving_kv_req_ids.update(loading)
-        for request, computed, everything in held:
-            if request.num_computed_tokens == everything:  # else it was preempted meanwhile
-                request.num_computed_tokens = computed
+        try:
+            yield
+        finally:
+            self.finished_recving_kv_req_ids.update(loading)
+            for request, computed, everything in held:
+                if request.num_computed_tokens == everything:  # else it was preempted meanwhile
+                    request.num_computed_tokens = computed
 
     def _is_held(self, remote: RemoteRequest, others: int) -> bool:
         assert self._lynx is not None

@@ -15,7 +15,7 @@ import pytest
 from lynx_ascend.serving import consumer
 from lynx_ascend.serving.metadata import LynxWorkerMetadata, Progress
 from lynx_ascend.serving.options import LynxOptions, RequestOptions
-from lynx_ascend.serving.policy import Policy
+from lynx_ascend.serving.policy import LINKS, Policy
 from lynx_ascend.speculation.break_even import KVCosts
 from lynx_ascend.speculation.decoder import SpecDecoder
 from lynx_ascend.speculation.health import Health
@@ -320,6 +320,14 @@ def test_links_follow_the_last_transfers() -> None:
     for _ in range(60):
         policy.on_transfer("a", Progress(0, 2000, 1.0, 0.0))
     assert policy.links["a"] == pytest.approx(16000.0, rel=0.01)
+
+
+def test_links_of_the_last_hosts_alone_are_kept() -> None:
+    """Requests name the hosts."""
+    policy = Policy(LynxOptions(), Clock())
+    for host in [*map(str, range(LINKS)), "0", "another"]:
+        policy.on_transfer(host, Progress(0, 1000, 1.0, 0.0))
+    assert len(policy.links) == LINKS and "1" not in policy.links and {"0", "2", "another"} <= policy.links.keys()
 
 
 def test_choice_rests_on_what_was_measured() -> None:
