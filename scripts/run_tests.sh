@@ -31,8 +31,10 @@ suite() { # NAME FOLDER COMMAND...
 suite "vLLM 0.32" . pytest "$@"
 suite "set-up of vLLM 0.23" . bash scripts/setup_vllm_023.sh
 suite "vLLM 0.23" .venv-vllm-0.23/tree ../bin/python -m pytest -m portable tests/serving
-suite "vLLM 0.32, asynchronous" . env LYNX_TEST_ASYNC=1 pytest -m portable tests/serving
-suite "vLLM 0.23, asynchronous" .venv-vllm-0.23/tree env LYNX_TEST_ASYNC=1 ../bin/python -m pytest -m portable tests/serving
+# With an engine only, and without the soak, which has both modes itself.
+asynchronous=(-m "portable and engine" --ignore=tests/serving/test_soak.py tests/serving)
+suite "vLLM 0.32, asynchronous" . env LYNX_TEST_ASYNC=1 pytest "${asynchronous[@]}"
+suite "vLLM 0.23, asynchronous" .venv-vllm-0.23/tree env LYNX_TEST_ASYNC=1 ../bin/python -m pytest "${asynchronous[@]}"
 suite "set-up of the emulated NPU" . bash scripts/setup_emulated_npu.sh
 suite "vllm-ascend on the emulated NPU" . .venv-npu/bin/python -m pytest tests/emulated_npu
 suite "Lynx's engine tests there" . .venv-npu/bin/python -m pytest -m npu tests/serving
