@@ -23,14 +23,13 @@ def draw(contexts: Sequence[Context]) -> bytes:
 
     names = [summary.name for summary in contexts[0].methods]
     ours = OURS if OURS in names else names[0]
-    figure = Figure(figsize=(13, 8))
+    figure = Figure(figsize=(13, 7), layout="constrained")
     above, below = figure.subfigures(2, 1, squeeze=False)[:, 0]
     curves, whole = above.subplots(1, 2)
     _curves(curves, contexts, ours)
     _whole(whole, contexts, names)
     for axes, context in zip(below.subplots(1, len(contexts), squeeze=False)[0], contexts, strict=True):
         _map(axes, context, ours)
-    above.subplots_adjust(wspace=0.25, right=0.85, bottom=0.15)
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=90)
     return data.getvalue()

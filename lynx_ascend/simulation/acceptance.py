@@ -36,7 +36,8 @@ class Acceptance:
     """Survival curves by context (prompt tokens), and where they are from.
 
     Between two contexts, and beyond the longest, the logarithm of each value is linear in that of the context; below
-    the shortest its curve holds, and a curve of one context for all. `extrapolated` marks what was not measured.
+    the shortest its curve holds, and a curve of one context for all. Beyond the longest no value rises: where the last
+    two are noise, drafts are not expected to hold better and better. `extrapolated` marks what was not measured.
 
     Raises:
         AcceptanceError: no curve, an empty one, or a value outside [0, 1].
@@ -64,9 +65,9 @@ class Acceptance:
         low, high = next((pair for pair in pairwise(known) if context <= pair[1]), known[-2:])
         share = math.log(context / low) / math.log(high / low)
         pairs = zip(self.curves[low], self.curves[high], strict=False)
-        mixed = (
-            math.exp(min(0.0, (1 - share) * math.log(a) + share * math.log(b))) if a and b else 0.0 for a, b in pairs
-        )
+        mixed = [math.exp((1 - share) * math.log(a) + share * math.log(b)) if a and b else 0.0 for a, b in pairs]
+        if share > 1:
+            mixed = list(map(min, mixed, self.curves[high]))
         return tuple(accumulate(mixed, min))
 
 

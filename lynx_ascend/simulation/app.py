@@ -76,9 +76,7 @@ def break_even(
 
 @app.command("acceptance")
 def accepted(
-    contexts: Annotated[
-        str, typer.Option(help="Prompt tokens, comma-separated.")
-    ] = "1024,2048,4096,8000,16384,32768,131072",
+    contexts: Annotated[str, typer.Option(help="Prompt tokens, comma-separated.")] = "1024,4096,16384,32768,131072",
     acceptance: Reports = None,
     as_json: AsJson = False,
 ) -> None:

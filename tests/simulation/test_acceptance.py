@@ -36,7 +36,8 @@ def test_between_and_beyond_contexts() -> None:
     assert known.at(16000)[0] == pytest.approx(0.8 * 0.8 / 0.9)  # as far again
     assert known.at(10) == known.at(1000)
     rising = Acceptance({1000: geometric(0.5), 2000: geometric(0.9)}, "test")
-    assert max(rising.at(10**6)) == 1.0
+    assert rising.at(10**6) == pytest.approx(geometric(0.9))  # what rises is not extrapolated
+    assert rising.at(1400)[0] > 0.5
     assert Acceptance({5: (0.5, 0.0), 50: (0.4, 0.2)}, "test").at(20)[1] == 0.0
 
 
