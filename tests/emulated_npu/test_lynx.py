@@ -154,7 +154,7 @@ def test_text_equals_the_8_bit_cache(
     with ThreadPoolExecutor(len(beside)) as others, ThreadPoolExecutor(2) as pool:
         answers = [others.submit(ordinary, decode, prompt, 24) for prompt in beside]
         # Links slower than P's host twin encodes two prompts: else no Residual is later than its Anchor.
-        rate = 1e-6 * RESIDUAL_BITS / (1.5 * took)
+        rate = 1e-6 * RESIDUAL_BITS / (2 * took)
         texts = list(
             pool.map(lambda prompt: decoded((prefill, decode), prompt, lynx_bandwidth=len(prompt) * rate), prompts)
         )
