@@ -22,7 +22,7 @@ from lynx_ascend.speculation.health import Health
 from lynx_ascend.speculation.steps import StepTimes
 
 STEP_S = 0.05  # of the fake clock
-SLOW = 8  # Mbit/s: the Residual of 300 tokens takes more than a second
+SLOW = 4  # Mbit/s: the Residual of 300 tokens takes more than three seconds
 
 
 class Clock:
