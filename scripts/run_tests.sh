@@ -37,8 +37,6 @@ suite "vLLM 0.32, asynchronous" . env LYNX_TEST_ASYNC=1 pytest "${asynchronous[@
 suite "vLLM 0.23, asynchronous" .venv-vllm-0.23/tree env LYNX_TEST_ASYNC=1 ../bin/python -m pytest "${asynchronous[@]}"
 suite "set-up of the emulated NPU" . bash scripts/setup_emulated_npu.sh
 suite "vllm-ascend on the emulated NPU" . .venv-npu/bin/python -m pytest tests/emulated_npu
-suite "Lynx's engine tests there" . .venv-npu/bin/python -m pytest -m npu tests/serving
-suite "Lynx's engine tests there, asynchronous" . env LYNX_TEST_ASYNC=1 .venv-npu/bin/python -m pytest -m npu tests/serving
 printf -v line '%s, ' "${results[@]}"
 echo "run_tests: ${line%, }"
 exit "$status"
