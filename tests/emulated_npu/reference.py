@@ -76,9 +76,9 @@ def held_kv(params: Mapping[str, Any], timeout: float = 60.0) -> PromptKV:
                 assert not isinstance(item, StreamFault), item.reason
                 ended = ended or isinstance(item, StreamEnd)
                 if isinstance(item, Received):
-                    header = parse(item.frame).header
-                    payload = torch.frombuffer(bytearray(parse(item.frame).payload), dtype=torch.uint8)
-                    shape = (header.tokens, header.heads, header.head_dim)
+                    frame = parse(item.frame)
+                    header, shape = frame.header, (frame.header.tokens, frame.header.heads, frame.header.head_dim)
+                    payload = torch.frombuffer(bytearray(frame.payload), dtype=torch.uint8)
                     values = raw.decode(payload, shape, TORCH_DTYPES[header.dtype])
                     pages[header.layer, header.is_value, header.page_index] = values
     finally:
