@@ -114,7 +114,10 @@ def _probe_strides(
         scratch = torch.zeros(1, heads, 2, block_size * head_dim, dtype=dtype)
         key, value = scratch.view(1, heads, 2 * block_size, head_dim).chunk(2, dim=2)
         slots = torch.arange(block_size, dtype=torch.int64)
-        ops.cpu_attn_reshape_and_cache(digits, digits, key, value, slots, isa)
+        try:
+            ops.cpu_attn_reshape_and_cache(digits, digits, key, value, slots, isa)
+        except RuntimeError as error:
+            raise LayoutError(f"layer {name}: attention kernel {isa!r} cannot write this cache: {error}") from error
         for half in range(2):
             found[half] += scratch[0, :, half].to(torch.int64) * power
     strides = []

@@ -10,7 +10,6 @@ from vllm.distributed.kv_transfer import get_kv_transfer_group
 
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.serving.producer import Producer
-from lynx_ascend.serving.trace import Trace
 from tests.serving.harness import ASYNC
 from tests.serving.relay import Relay
 
@@ -194,7 +193,7 @@ def test_prefill_instance_restarted_at_the_same_address(
     engine.assert_clean()
     old.close()
     options = msgspec.structs.replace(engine.consumer._options, port=before["remote_port"])
-    new = Producer(old._layers, options, "restarted", Trace(None, "producer"))
+    new = Producer(old._layers, options, "restarted", old._trace)
     for holder, name in ((worker, "_producer"), (engine, "producer")):
         monkeypatch.setattr(holder, name, new)
     monkeypatch.setattr(engine.half, "_engine_id", "restarted")
@@ -207,7 +206,7 @@ def test_prefill_instance_restarted_at_the_same_address(
         engine.assert_clean()
     finally:
         new.close()
-        again = Producer(old._layers, options, before["remote_engine_id"], Trace(None, "producer"))
+        again = Producer(old._layers, options, before["remote_engine_id"], old._trace)
         monkeypatch.undo()
         worker._producer = engine.producer = again
 

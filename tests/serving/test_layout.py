@@ -59,7 +59,25 @@ def test_unknown_layouts_are_refused() -> None:
         layer_views({}, two, None)
 
 
-def test_a_tiled_layout_is_refused_by_name() -> None:
+def tiled(k: torch.Tensor, v: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any) -> None:
+    """Writes a block as AMX does, which few machines have: rows of 16 pairs of tokens beside each other."""
+    tokens, heads, head_dim = k.shape
+    for source, target in ((k, key), (v, value)):
+        tiles = source.view(tokens // 16, 16, heads, head_dim // 2, 2).permute(2, 0, 3, 1, 4)
+        target.copy_(tiles.reshape(heads, tokens, head_dim).unsqueeze(0))
+
+
+def test_a_tiled_layout_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm import _custom_ops as ops
+
+    monkeypatch.setattr(ops, "cpu_attn_reshape_and_cache", tiled)
     cache = torch.zeros(2, 3, 32, 128, dtype=torch.bfloat16)
     with pytest.raises(LayoutError, match="K of attention kernel 'amx' has no strided layout"):
         layer_views({"l0": cache}, config(32, 3, 64, "l0"), "amx")
+
+
+@pytest.mark.parametrize("isa", ["amx", "sve"])
+def test_a_kernel_that_this_machine_lacks_or_whose_layout_is_tiled_is_refused(isa: str) -> None:
+    cache = torch.zeros(2, 3, 32, 128, dtype=torch.bfloat16)
+    with pytest.raises(LayoutError, match=f"attention kernel '{isa}' (has no strided|cannot write)"):
+        layer_views({"l0": cache}, config(32, 3, 64, "l0"), isa)
