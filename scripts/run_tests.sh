@@ -16,27 +16,41 @@ if [ "$tier" = quick ]; then
   exec pytest -m "not engine and not slow" "$@"
 fi
 
-# Every suite runs, whatever became of those before it, and the last line says how each went.
-results=() status=0
+# Every suite runs, whatever became of those before it, in two lanes side by side, since a test keeps one core busy. The
+# first lane's output is shown as it comes; of the second lane a line for each suite, and all that a suite which failed printed.
+logs=build/tests
+rm -rf "$logs"
+mkdir -p "$logs"
 suite() { # NAME FOLDER COMMAND...
-  local name=$1 folder=$2
+  local name=$1 folder=$2 result=passed start=$SECONDS log
+  log=$PWD/$logs/$name.log
   shift 2
-  if (cd "$folder" && "$@"); then
-    results+=("$name passed")
+  if [ "$lane" = 1 ]; then
+    (cd "$folder" && "$@") 2>&1 | tee "$log" || result=FAILED
   else
-    results+=("$name FAILED")
-    status=1
+    (cd "$folder" && "$@") >"$log" 2>&1 || { result=FAILED && cat "$log"; }
   fi
+  echo "run_tests: $name $result, $(((SECONDS - start + 30) / 60)) min" | tee -a "$logs/results"
 }
-suite "vLLM 0.32" . pytest "$@"
-suite "set-up of vLLM 0.23" . bash scripts/setup_vllm_023.sh
-suite "vLLM 0.23" .venv-vllm-0.23/tree ../bin/python -m pytest -m portable tests/serving
 # With an engine only, and without the soak, which has both modes itself.
 asynchronous=(-m "portable and engine" --ignore=tests/serving/test_soak.py tests/serving)
-suite "vLLM 0.32, asynchronous" . env LYNX_TEST_ASYNC=1 pytest "${asynchronous[@]}"
-suite "vLLM 0.23, asynchronous" .venv-vllm-0.23/tree env LYNX_TEST_ASYNC=1 ../bin/python -m pytest "${asynchronous[@]}"
-suite "set-up of the emulated NPU" . bash scripts/setup_emulated_npu.sh
-suite "vllm-ascend on the emulated NPU" . .venv-npu/bin/python -m pytest tests/emulated_npu
-printf -v line '%s, ' "${results[@]}"
-echo "run_tests: ${line%, }"
-exit "$status"
+first_lane() {
+  suite "vLLM 0.32" . pytest "$@"
+  suite "vLLM 0.32, asynchronous" . env LYNX_TEST_ASYNC=1 pytest "${asynchronous[@]}"
+}
+second_lane() {
+  suite "set-up of vLLM 0.23" . bash scripts/setup_vllm_023.sh
+  suite "vLLM 0.23" .venv-vllm-0.23/tree ../bin/python -m pytest -m portable tests/serving
+  suite "vLLM 0.23, asynchronous" .venv-vllm-0.23/tree env LYNX_TEST_ASYNC=1 ../bin/python -m pytest "${asynchronous[@]}"
+  suite "set-up of the emulated NPU" . bash scripts/setup_emulated_npu.sh
+  suite "vllm-ascend on the emulated NPU" . .venv-npu/bin/python -m pytest tests/emulated_npu
+}
+set -m # the second lane is a process group, which ends with this script
+lane=2 second_lane &
+trap 'kill -- -$! 2>/dev/null || true' EXIT
+set +m
+lane=1 first_lane "$@"
+wait
+echo "run_tests: all suites"
+cat "$logs/results"
+! grep -q FAILED "$logs/results"
