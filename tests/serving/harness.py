@@ -63,6 +63,7 @@ class Engine:
             # The policies could end all drafting amid tests that are about drafts.
             kv_connector_extra_config={
                 "method": "lynx",
+                "window": "fixed",
                 "health": False,
                 "request_bandwidth": True,
                 "stall": 5.0,

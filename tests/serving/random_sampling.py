@@ -96,7 +96,7 @@ class Sampler:
     """An engine, and the answers of many requests with one prompt."""
 
     def __init__(self, model: str) -> None:
-        self.engine = Engine(model, blocks=4096, tokenizer=False, window="fixed")
+        self.engine = Engine(model, blocks=4096, tokenizer=False)
         self.prompt = random.Random(3).choices(range(VOCABULARY), k=PROMPT_TOKENS)
         self.drafts: dict[str, list[tuple[int, ...]]] = {}  # by group, the first TOKENS of each draft
         self.drafted: list[int] = []  # by request, and how many of them were accepted

@@ -49,7 +49,7 @@ if ASYNC:  # else a step that verifies begins and ends within one call
 def test_abort(engine: Any, prompts: list[list[int]], when: Any) -> None:
     prompt = prompts[1]
     cap = 4 if when is parked else 64
-    request = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=12, lynx_draft_cap=cap, lynx_window="fixed")
+    request = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=12, lynx_draft_cap=cap)
     engine.step_until(lambda: when(engine, request), when.__name__)
     engine.abort(request)
     engine.assert_clean()
@@ -66,7 +66,7 @@ def test_abort_before_the_first_step(engine: Any, prompts: list[list[int]]) -> N
 
 
 def test_abort_is_idempotent(engine: Any, prompts: list[list[int]]) -> None:
-    request = engine.add(prompts[0], engine.prefill(prompts[0]), lynx_bandwidth=6, lynx_window="fixed")
+    request = engine.add(prompts[0], engine.prefill(prompts[0]), lynx_bandwidth=6)
     engine.step_until(lambda: drafting(engine, request), "drafting")
     engine.abort(request)
     engine.abort(request)

@@ -139,7 +139,7 @@ def test_prompt_with_a_non_finite_value_is_recomputed(engine: Any, prompts: list
 @pytest.mark.parametrize("state", ["DRAFTING", "PARKED", "VERIFYING"])
 def test_preempted(engine: Any, prompts: list[list[int]], exact: list[int], state: str) -> None:
     cap = 3 if state == "PARKED" else 64
-    options = {"lynx_bandwidth": 10, "lynx_draft_cap": cap, "lynx_window": "fixed", "max_tokens": 24}
+    options = {"lynx_bandwidth": 10, "lynx_draft_cap": cap, "max_tokens": 24}
     request = engine.add(prompts[1], engine.prefill(prompts[1]), **options)
     reached = "DRAFTING" if state == "VERIFYING" else state
     engine.step_until(lambda: engine.state(request) == reached, reached)

@@ -109,7 +109,7 @@ def test_a_request_with_drafts(
     drafted, accepted = read("lynx_drafted_tokens_total"), read("lynx_accepted_tokens_total")
     tokens = read("lynx_held_tokens_total")
     changes = Changes(engine, read, prompts[0])
-    engine.answer(prompt, engine.prefill(prompt), lynx_bandwidth=28, lynx_window="fixed", max_tokens=24)
+    engine.answer(prompt, engine.prefill(prompt), lynx_bandwidth=28, max_tokens=24)
     (outcome,) = verified
     assert outcome["drafted"] >= 2
     whole = {"lynx_whole_drafts_total": 1} if outcome["accepted"] == outcome["drafted"] else {}
@@ -149,7 +149,7 @@ def test_a_request_with_drafts(
 def test_a_verification_shows_with_its_own_step(engine: Any, prompts: list[list[int]], read: Read) -> None:
     """It ends the request, and no step follows."""
     before = read("lynx_verifications_total"), read("lynx_accepted_tokens_total")
-    options = {"lynx_bandwidth": 28, "lynx_window": "fixed", "max_tokens": 2}
+    options = {"lynx_bandwidth": 28, "max_tokens": 2}
     engine.answer(prompts[1], engine.prefill(prompts[1]), **options)
     assert (read("lynx_verifications_total"), read("lynx_accepted_tokens_total")) == (before[0] + 1, before[1] + 1)
 
@@ -209,7 +209,7 @@ def test_what_goes_wrong(engine: Any, prompts: list[list[int]], read: Read, monk
 @pytest.mark.portable
 def test_preemption_and_staging(engine: Any, prompts: list[list[int]], read: Read) -> None:
     changes = Changes(engine, read, prompts[0])
-    request = engine.add(prompts[1], engine.prefill(prompts[1]), lynx_bandwidth=20, lynx_window="fixed", max_tokens=8)
+    request = engine.add(prompts[1], engine.prefill(prompts[1]), lynx_bandwidth=20, max_tokens=8)
     engine.step_until(lambda: engine.state(request) == "DRAFTING", "drafting")
     engine.step_until(lambda: engine.consumer.staged_bytes() > 0, "frames")
     (job,) = engine.consumer._jobs.values()

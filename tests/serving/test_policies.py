@@ -73,6 +73,7 @@ def plain(engine: Any, prompts: list[list[int]]) -> list[int]:
 
 
 def answer(engine: Any, prompt: list[int], **options: Any) -> list[int]:
+    options = {"lynx_window": "adaptive", **options}
     tokens: list[int] = engine.answer(prompt, engine.prefill(prompt), max_tokens=40, **options).tokens
     return tokens
 
@@ -107,7 +108,8 @@ def test_stopped_draft_is_held_then_verified(
 ) -> None:
     rejected_after(policy, kept=3)
     prompt, reports = prompts[0], []
-    request = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=SLOW, max_tokens=40)
+    options = {"lynx_bandwidth": SLOW, "lynx_window": "adaptive", "max_tokens": 40}
+    request = engine.add(prompt, engine.prefill(prompt), **options)
     other = engine.add(prompts[1][:100], max_tokens=10)
     engine.step_until(lambda: engine.state(request) == "DRAFTING", "drafting")
     (remote,) = engine.half.remotes.values()

@@ -47,7 +47,7 @@ def both(engine: Any, prompt: list[int], verified: list[dict[str, Any]]) -> Both
 
     def both(draft_cap: int = 16, **sampling: Any) -> tuple[Any, Any]:
         before = len(verified)
-        options = {"lynx_bandwidth": SLOW, "lynx_window": "fixed", "lynx_draft_cap": draft_cap}
+        options = {"lynx_bandwidth": SLOW, "lynx_draft_cap": draft_cap}
         drafted = engine.answer(prompt, engine.prefill(prompt), **options, **sampling)
         assert len(verified) == before + 1 and verified[-1]["drafted"] > 0, "nothing was drafted"
         plain = engine.answer(prompt, engine.prefill(prompt), lynx_draft_cap=0, **sampling)

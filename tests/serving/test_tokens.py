@@ -65,7 +65,7 @@ def test_drafts_were_accepted(engine: Any, prompts: list[list[int]], monkeypatch
 
     monkeypatch.setattr(engine.half, "_trace", watch)
     for prompt in prompts[:3]:
-        options = {"lynx_bandwidth": len(prompt) / 25, "lynx_window": "fixed"}
+        options = {"lynx_bandwidth": len(prompt) / 25}
         answer = engine.answer(prompt, engine.prefill(prompt), **options)
         # Everything verified in one pass reaches the client at once, and nothing before it.
         assert answer.chunks[0] == verified[-1]["accepted"] + 1
