@@ -207,12 +207,14 @@ def test_served_answers_are_those_of_the_in_process_run(tmp_path: Path) -> None:
         for name in methods.split(","):
             got, expected = (rows[name]["all"]["answer"]["log_p"] for rows in (theirs, ours))
             pairs = [(a, b) for a, b in zip(got, expected, strict=True) if a is not None]
-            # The servers' cache is fp32 where the in-process run codes one of bf16.
-            assert len(pairs) >= 2 and max(abs(a - b) for a, b in pairs) < 0.1
+            # The servers' cache is fp32, the in-process run codes one of bf16: many of int8's codes are others then.
+            bound = 0.6 if name == "int8" else 0.1
+            assert len(pairs) >= 2 and max(abs(a - b) for a, b in pairs) < bound
             best = sorted(b for _, b in pairs)
-            if best[-1] - best[-2] > 0.2:
+            if best[-1] - best[-2] > 2 * bound:
                 assert theirs[name]["all"]["answer"]["text"] == ours[name]["all"]["answer"]["text"]
     spoken = run_task(reasoning, choose(methods), tmp_path / "spoken", quiet())
     for (_, theirs), (_, ours) in zip(said.items, spoken.items, strict=True):
         for name in methods.split(","):
-            assert theirs[name]["all"]["answer"]["reasoning"][:20] == ours[name]["all"]["answer"]["reasoning"][:20]
+            said_there, said_here = (rows[name]["all"]["answer"]["reasoning"] for rows in (theirs, ours))
+            assert said_there[:20].strip() == said_here[:20].strip()
