@@ -167,7 +167,9 @@ def rows_held(engine: Any) -> int:
 
 @pytest.mark.portable
 def test_an_abort_while_drafting_leaves_no_row_behind(engine: Any, prompt: list[int]) -> None:
-    request = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=SLOW / 4, temperature=1.0)
+    # A draft that samples EOS would be complete.
+    options = {"lynx_bandwidth": SLOW / 4, "temperature": 1.0, "ignore_eos": True}
+    request = engine.add(prompt, engine.prefill(prompt), **options)
     engine.step_until(lambda: engine.state(request) == "DRAFTING", "drafting")
     kept = engine.core.model_executor.driver_worker.worker.model_runner._lynx_draft_probs
     engine.step_until(lambda: len(kept) >= 3, "three rows")
