@@ -192,7 +192,12 @@ def test_prefill_instance_restarted_at_the_same_address(
     engine.expire_leases()
     engine.assert_clean()
     old.close()
-    options = msgspec.structs.replace(engine.consumer._options, port=before["remote_port"])
+    # Else the request may meet the old connection, of which the end is not known yet.
+    connections = engine.consumer._client._connections
+    engine.step_until(
+        lambda: all(peer[1] != before["remote_port"] for peer, _ in connections), "the end of the old one"
+    )
+    options = msgspec.structs.replace(engine.consumer._options, port=port)
     new = Producer(old._layers, options, "restarted", old._trace)
     for holder, name in ((worker, "_producer"), (engine, "producer")):
         monkeypatch.setattr(holder, name, new)
