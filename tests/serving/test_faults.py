@@ -193,10 +193,8 @@ def test_prefill_instance_restarted_at_the_same_address(
     engine.assert_clean()
     old.close()
     # Else the request may meet the old connection, of which the end is not known yet.
-    connections = engine.consumer._client._connections
-    engine.step_until(
-        lambda: all(peer[1] != before["remote_port"] for peer, _ in connections), "the end of the old one"
-    )
+    port, connections = before["remote_port"], engine.consumer._client._connections
+    engine.step_until(lambda: port not in [peer[1] for peer, _ in list(connections)], "the end of the old connection")
     options = msgspec.structs.replace(engine.consumer._options, port=port)
     new = Producer(old._layers, options, "restarted", old._trace)
     for holder, name in ((worker, "_producer"), (engine, "producer")):
