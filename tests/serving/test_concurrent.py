@@ -47,6 +47,7 @@ def cluster(model_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         dtype="float32",
         trace_dir=folder / "trace",
         max_model_len=2048,
+        cache_gib=3,  # room for all at once: a prompt that waits for blocks on D longer than its lease is lost
         log_stats=True,
         # Every request that can is to draft.
         extra={"method": "lynx", "window": "fixed", "health": False, "request_bandwidth": True, "lease": 20.0},
