@@ -55,7 +55,10 @@ class LynxConnector(KVConnectorBase_V1):
             if not drafting and transfer.is_kv_consumer:
                 logger.warning("this engine has logits processors of its own: no request drafts")
             workers, policy = vllm_config.parallel_config.world_size, Policy(options)
-            self.scheduler_half = SchedulerHalf(options, self._engine_id, workers, trace, policy, drafting=drafting)
+            vocabulary = vllm_config.model_config.get_vocab_size()
+            self.scheduler_half = SchedulerHalf(
+                options, self._engine_id, workers, trace, policy, vocabulary=vocabulary, drafting=drafting
+            )
             if options.method != LOSSLESS and transfer.is_kv_consumer:
                 split = options.method == AUTO or len(streams(options.method)) > 1
                 logger.warning(
@@ -165,7 +168,7 @@ class LynxConnector(KVConnectorBase_V1):
         self._half.on_allocated(request, list(blocks.get_block_ids()[0]), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> LynxMetadata:
-        return self._half.build_meta()
+        return self._half.build_meta(new.req_id for new in scheduler_output.scheduled_new_reqs)
 
     def update_connector_output(self, connector_output: Any) -> None:
         self._half.on_worker_report(connector_output.kv_connector_worker_meta)

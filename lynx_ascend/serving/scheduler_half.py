@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from vllm.v1.request import RequestStatus
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.paged import streams
 from lynx_ascend.serving.counting import Listener
-from lynx_ascend.serving.drafting import greedy, may_draft
+from lynx_ascend.serving.drafting import greedy, may_draft, takes_first_token
 from lynx_ascend.serving.metadata import FallbackCause, LynxMetadata, LynxWorkerMetadata, Progress, PullOrder, SendOrder
 from lynx_ascend.serving.options import AUTO, LynxOptions, OptionError, RequestOptions
 from lynx_ascend.serving.policy import Policy
@@ -24,7 +25,9 @@ from lynx_ascend.speculation.decoder import SpecDecoder, State
 from lynx_ascend.speculation.window import FixedWindow
 
 logger = logging.getLogger("vllm.lynx_ascend.scheduler")
+_LOADING = (State.WAITING, State.HANDED)
 _UNVERIFIED = (State.DRAFTING, State.PARKED, State.VERIFYING)
+_SPENT = 4096  # first tokens that are remembered as handed over
 LOSSLESS = "bf16"  # the one method whose KV may be shared with other requests through the prefix cache
 
 
@@ -38,6 +41,7 @@ class RemoteRequest:
     options: RequestOptions
     drafts: bool  # may draft: the load is reported with the anchor
     random: bool  # its tokens are sampled at random
+    first: int | None  # the token to hand over
     pulled: bool = False  # the transfer has been ordered
     residual_ready: bool = False
     progress: Progress | None = None  # of the transfer; None: the anchor is not there
@@ -64,10 +68,12 @@ class SchedulerHalf:
         remotes: the requests under way.
         private: requests whose blocks hold reconstructed KV and must stay out of the prefix cache, until they finish.
         refused: requests that cannot be served, with the reason; the scheduler mixin ends them with an error.
+        handed: first tokens of requests that have no row on the worker yet.
         policy: what this instance has learned, and decides by.
 
     Args:
-        drafting: False where the engine's verification would not be right for any request.
+        vocabulary: tokens of the model.
+        drafting: False where the engine has logits processors of its own, which P and the verification know nothing of.
     """
 
     def __init__(
@@ -78,19 +84,23 @@ class SchedulerHalf:
         trace: Listener,
         policy: Policy,
         *,
+        vocabulary: int,
         drafting: bool,
     ) -> None:
         self.options = options
         self.policy = policy
+        self._vocabulary = vocabulary
         self._drafting = drafting
         self.remotes: dict[str, RemoteRequest] = {}
         self.private: set[str] = set()
         self.refused: dict[str, str] = {}
+        self.handed: dict[str, int] = {}
         self._engine_id = engine_id
         self._workers = workers
         self._trace = trace
         self._address: tuple[str, int] | None = None
         self._orders = LynxMetadata()
+        self._spent: dict[tuple[str, str], None] = {}  # prompts whose first token has been handed over, oldest first
         self._votes: dict[str, int] = {}
         self._generation = 0
 
@@ -122,11 +132,20 @@ class SchedulerHalf:
             # n > 1: a prompt is handed out once. The engine computes it for the others, which share it as usual.
             self._trace("sibling", request.request_id, source=source.remote_request_id)
             return
-        cap = FixedWindow(options.draft_cap).draft_cap(request.max_tokens)
+        first = source.remote_first_token
+        if first is not None and first >= self._vocabulary:
+            token = f"remote_first_token {first} is outside the vocabulary of {self._vocabulary} tokens"
+            self._refuse(request.request_id, f"kv_transfer_params: {token}", source)
+            return
+        takes = self.options.first_token_handover and self._drafting and takes_first_token(request)
+        if not takes or (source.remote_engine_id, source.remote_request_id) in self._spent:
+            first = None  # the last: n > 1 where the one that took it has ended, each sample is one of its own
+        remaining = max(request.max_tokens - (first is not None), 1)
+        cap = FixedWindow(options.draft_cap).draft_cap(remaining)
         cap = cap if self._drafting and may_draft(request) else 0
         method = options.method
         if method == AUTO:
-            method = self.policy.choose(source.remote_host, request.num_prompt_tokens, request.max_tokens, cap, options)
+            method = self.policy.choose(source.remote_host, request.num_prompt_tokens, remaining, cap, options)
             if method == "bf16" or (method == "8bit" and cap):
                 self._trace("skip", request.request_id, reason=f"break-even: {method}")
             if method == "8bit":
@@ -138,9 +157,23 @@ class SchedulerHalf:
             drafts = False
         decoder = SpecDecoder(request.request_id, cap=cap if drafts else 0)
         random = not greedy(request.sampling_params)
-        self.remotes[request.request_id] = RemoteRequest(request.request_id, decoder, source, options, drafts, random)
+        remote = RemoteRequest(request.request_id, decoder, source, options, drafts, random, first)
+        self.remotes[request.request_id] = remote
         if options.method != LOSSLESS:
             self.private.add(request.request_id)
+
+    def on_first_token(self, remote: RemoteRequest, token: int, *, stop: bool) -> None:
+        """The engine has taken over the first token. stop: it ends the request, nothing is fetched."""
+        remote.decoder.on_first_token(token, stop=stop)
+        self._spent[remote.source.remote_engine_id, remote.source.remote_request_id] = None
+        if len(self._spent) > _SPENT:
+            del self._spent[next(iter(self._spent))]
+        self._trace("handed", remote.request_id)
+        if stop:
+            self.complete(remote)
+            self._decline(remote.source)
+        else:
+            self.handed[remote.request_id] = token
 
     def _refuse(self, request_id: str, reason: str, source: RemotePrompt | None) -> None:
         logger.error("request %s refused: %s", request_id, reason)
@@ -156,7 +189,7 @@ class SchedulerHalf:
     def tokens_to_load(self, request: Any, computed: int) -> int:
         """Tokens beyond the first `computed` that come from the prefill instance."""
         remote = self.remotes.get(request.request_id)
-        if remote is None or remote.decoder.state is not State.WAITING or request.skip_reading_prefix_cache:
+        if remote is None or remote.decoder.state not in _LOADING or request.skip_reading_prefix_cache:
             return 0  # the last one: prompt_logprobs, for one, needs the prompt computed here
         return max(request.num_prompt_tokens - computed, 0)
 
@@ -166,7 +199,11 @@ class SchedulerHalf:
         if remote is None:
             return
         if external == 0:
-            if remote.decoder.state is State.WAITING:
+            if remote.decoder.state is State.HANDED:  # a lookup that may find the prompt's last token too has found all
+                remote.decoder.on_exact_ready()
+                self.complete(remote)
+                self._decline(remote.source)
+            elif remote.decoder.state is State.WAITING:
                 self.give_up(remote, FallbackCause.PROMPT, "the engine must compute the prompt itself")
             return
         order = PullOrder(
@@ -191,10 +228,15 @@ class SchedulerHalf:
 
     # Every step.
 
-    def build_meta(self) -> LynxMetadata:
-        """The orders that came up since the last step, and who drafts in this one."""
+    def build_meta(self, new: Iterable[str]) -> LynxMetadata:
+        """The orders that came up since the last step, and who drafts in this one.
+
+        Args:
+            new: the requests that get a row on the worker.
+        """
         orders, self._orders = self._orders, LynxMetadata()
         orders.drafting = [r.request_id for r in self.remotes.values() if r.random and r.decoder.state in _UNVERIFIED]
+        orders.handed = {request_id: self.handed.pop(request_id) for request_id in new if request_id in self.handed}
         return orders
 
     def on_worker_report(self, report: LynxWorkerMetadata | None) -> None:
@@ -288,6 +330,7 @@ class SchedulerHalf:
             self._end_transfer(remote)
         self.private.discard(request_id)
         self.refused.pop(request_id, None)
+        self.handed.pop(request_id, None)
         finished = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
         if not wants_remote_decode(request.kv_transfer_params) or request.status not in finished:
             return False, None
@@ -298,7 +341,8 @@ class SchedulerHalf:
         self._orders.sends.append(SendOrder(request_id, block_ids, tokens))
         self._trace("prefilled", request_id, tokens=tokens)
         host, port = self._address
-        return True, RemotePrompt(self._engine_id, request_id, host, port, tokens).to_params()
+        first = request.output_token_ids[0] if request.num_output_tokens == 1 else None
+        return True, RemotePrompt(self._engine_id, request_id, host, port, tokens, first).to_params()
 
     def trace(self, event: str, request_id: str, **fields: Any) -> None:
         """Tells of an event: it is counted, and traced if there is a trace."""
