@@ -6,7 +6,6 @@ import logging
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,10 +14,12 @@ from vllm.v1.request import RequestStatus
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.paged import streams
 from lynx_ascend.serving.counting import Listener
-from lynx_ascend.serving.drafting import greedy, may_draft, takes_first_token
+from lynx_ascend.serving.drafting import greedy, may_draft
+from lynx_ascend.serving.handover import Handover
 from lynx_ascend.serving.metadata import FallbackCause, LynxMetadata, LynxWorkerMetadata, Progress, PullOrder, SendOrder
 from lynx_ascend.serving.options import AUTO, LynxOptions, OptionError, RequestOptions
 from lynx_ascend.serving.policy import Policy
+from lynx_ascend.serving.remote_request import RemoteRequest
 from lynx_ascend.serving.transfer_params import RemotePrompt, TransferParamsError, wants_remote_decode
 from lynx_ascend.speculation.actions import Verify
 from lynx_ascend.speculation.decoder import SpecDecoder, State
@@ -27,38 +28,7 @@ from lynx_ascend.speculation.window import FixedWindow
 logger = logging.getLogger("vllm.lynx_ascend.scheduler")
 _LOADING = (State.WAITING, State.HANDED)
 _UNVERIFIED = (State.DRAFTING, State.PARKED, State.VERIFYING)
-_SPENT = 4096  # first tokens that are remembered as handed over
 LOSSLESS = "bf16"  # the one method whose KV may be shared with other requests through the prefix cache
-
-
-@dataclass
-class RemoteRequest:
-    """A request whose prompt KV comes from a prefill instance, until it is an ordinary request."""
-
-    request_id: str
-    decoder: SpecDecoder
-    source: RemotePrompt
-    options: RequestOptions
-    drafts: bool  # may draft: the load is reported with the anchor
-    random: bool  # its tokens are sampled at random
-    first: int | None  # the token to hand over
-    pulled: bool = False  # the transfer has been ordered
-    residual_ready: bool = False
-    progress: Progress | None = None  # of the transfer; None: the anchor is not there
-    residual_at: float | None = None  # when the last byte was there, by the policy's clock
-    waited: bool = False  # was told to skip a draft step
-    overrun: float = 0.0  # seconds by which its last draft step delayed the verify pass
-    failure: str | None = None
-
-    @property
-    def live(self) -> bool:
-        """True while the transfer or the verification is under way."""
-        return not self.decoder.finished
-
-    @property
-    def may_wait(self) -> bool:
-        """True while the Residual is on its way: to draft meanwhile is a choice."""
-        return self.drafts and not self.residual_ready and self.failure is None
 
 
 class SchedulerHalf:
@@ -68,7 +38,7 @@ class SchedulerHalf:
         remotes: the requests under way.
         private: requests whose blocks hold reconstructed KV and must stay out of the prefix cache, until they finish.
         refused: requests that cannot be served, with the reason; the scheduler mixin ends them with an error.
-        handed: first tokens of requests that have no row on the worker yet.
+        handover: first tokens that P sampled.
         policy: what this instance has learned, and decides by.
 
     Args:
@@ -89,18 +59,16 @@ class SchedulerHalf:
     ) -> None:
         self.options = options
         self.policy = policy
-        self._vocabulary = vocabulary
         self._drafting = drafting
         self.remotes: dict[str, RemoteRequest] = {}
         self.private: set[str] = set()
         self.refused: dict[str, str] = {}
-        self.handed: dict[str, int] = {}
+        self.handover = Handover(vocabulary, enabled=options.first_token_handover and drafting)
         self._engine_id = engine_id
         self._workers = workers
         self._trace = trace
         self._address: tuple[str, int] | None = None
         self._orders = LynxMetadata()
-        self._spent: dict[tuple[str, str], None] = {}  # prompts whose first token has been handed over, oldest first
         self._votes: dict[str, int] = {}
         self._generation = 0
 
@@ -120,6 +88,7 @@ class SchedulerHalf:
             if request.sampling_params is None:
                 raise OptionError("do_remote_prefill: only for requests that generate text")
             options = RequestOptions.parse(self.options, request.sampling_params.extra_args)
+            first = self.handover.token_for(request, source)
         except (TransferParamsError, OptionError) as error:
             request.kv_transfer_params = None  # the engine reads them too, and trusts their type
             self._refuse(request.request_id, str(error), source)
@@ -132,14 +101,6 @@ class SchedulerHalf:
             # n > 1: a prompt is handed out once. The engine computes it for the others, which share it as usual.
             self._trace("sibling", request.request_id, source=source.remote_request_id)
             return
-        first = source.remote_first_token
-        if first is not None and first >= self._vocabulary:
-            token = f"remote_first_token {first} is outside the vocabulary of {self._vocabulary} tokens"
-            self._refuse(request.request_id, f"kv_transfer_params: {token}", source)
-            return
-        takes = self.options.first_token_handover and self._drafting and takes_first_token(request)
-        if not takes or (source.remote_engine_id, source.remote_request_id) in self._spent:
-            first = None  # the last: n > 1 where the one that took it has ended, each sample is one of its own
         remaining = max(request.max_tokens - (first is not None), 1)
         cap = FixedWindow(options.draft_cap).draft_cap(remaining)
         cap = cap if self._drafting and may_draft(request) else 0
@@ -165,15 +126,11 @@ class SchedulerHalf:
     def on_first_token(self, remote: RemoteRequest, token: int, *, stop: bool) -> None:
         """The engine has taken over the first token. stop: it ends the request, nothing is fetched."""
         remote.decoder.on_first_token(token, stop=stop)
-        self._spent[remote.source.remote_engine_id, remote.source.remote_request_id] = None
-        if len(self._spent) > _SPENT:
-            del self._spent[next(iter(self._spent))]
         self._trace("handed", remote.request_id)
-        if stop:
+        self.handover.on_handed(remote.request_id, remote.source, token)
+        if stop:  # the end of the request, which comes now, has the handover forget it
             self.complete(remote)
             self._decline(remote.source)
-        else:
-            self.handed[remote.request_id] = token
 
     def _refuse(self, request_id: str, reason: str, source: RemotePrompt | None) -> None:
         logger.error("request %s refused: %s", request_id, reason)
@@ -236,7 +193,7 @@ class SchedulerHalf:
         """
         orders, self._orders = self._orders, LynxMetadata()
         orders.drafting = [r.request_id for r in self.remotes.values() if r.random and r.decoder.state in _UNVERIFIED]
-        orders.handed = {request_id: self.handed.pop(request_id) for request_id in new if request_id in self.handed}
+        orders.handed = self.handover.rows(new)
         return orders
 
     def on_worker_report(self, report: LynxWorkerMetadata | None) -> None:
@@ -330,7 +287,7 @@ class SchedulerHalf:
             self._end_transfer(remote)
         self.private.discard(request_id)
         self.refused.pop(request_id, None)
-        self.handed.pop(request_id, None)
+        self.handover.forget(request_id)
         finished = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
         if not wants_remote_decode(request.kv_transfer_params) or request.status not in finished:
             return False, None

@@ -14,7 +14,9 @@ from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutp
 from vllm.v1.request import RequestStatus
 
 from lynx_ascend.serving.metadata import FallbackCause
-from lynx_ascend.serving.scheduler_half import RemoteRequest, SchedulerHalf
+from lynx_ascend.serving.private_blocks import keep_out_of_prefix_cache
+from lynx_ascend.serving.remote_request import RemoteRequest
+from lynx_ascend.serving.scheduler_half import SchedulerHalf
 from lynx_ascend.speculation.decoder import State
 
 if TYPE_CHECKING:
@@ -49,30 +51,7 @@ class LynxSchedulerMixin(_Scheduler):
         self._lynx_void: Counter[str] = Counter()  # those of them that a preemption made void
         self._lynx_stale_rows: set[str] = set()  # requests whose tokens were changed behind the worker
         if self._lynx is not None:
-            self._keep_out_of_prefix_cache(self._lynx.private)
-
-    def _keep_out_of_prefix_cache(self, private: set[str]) -> None:
-        """A reconstructed prompt is not what its hashes say: it must neither be found by them nor find others' blocks.
-
-        Other requests would decode on it, and a locally cached prefix is exact where the transferred one is not: a hit
-        would change the 8-bit cache.
-        """
-        manager = self.kv_cache_manager
-        cache_blocks, get_computed_blocks = manager.coordinator.cache_blocks, manager.get_computed_blocks
-
-        def cache_public_blocks(request: Any, *args: Any, **kwargs: Any) -> Any:
-            return None if request.request_id in private else cache_blocks(request, *args, **kwargs)
-
-        def get_public_blocks(request: Any) -> Any:
-            if request.request_id not in private:
-                return get_computed_blocks(request)
-            skip, request.skip_reading_prefix_cache = request.skip_reading_prefix_cache, True
-            try:
-                return get_computed_blocks(request)
-            finally:
-                request.skip_reading_prefix_cache = skip
-
-        manager.coordinator.cache_blocks, manager.get_computed_blocks = cache_public_blocks, get_public_blocks
+            keep_out_of_prefix_cache(self.kv_cache_manager, self._lynx.private)
 
     # Arrival.
 

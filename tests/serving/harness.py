@@ -178,6 +178,7 @@ class Engine:
                 "remotes": len(self.half.remotes),
                 "private": len(self.half.private),
                 "refused": len(self.half.refused),
+                "first tokens": len(self.half.handover),
                 "steps in flight": self.scheduler._lynx_in_flight.total(),
                 "void steps": self.scheduler._lynx_void.total(),
                 "stale rows": len(self.scheduler._lynx_stale_rows),

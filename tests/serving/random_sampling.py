@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -143,10 +142,10 @@ class Sampler:
 
 def measure(sampler: Sampler, requests: int) -> dict[str, Any]:
     """The tests of each group's answers and of its drafts, and how many drafts were made and accepted in the mean."""
-    half = sampler.engine.half
-    options, half.options = half.options, msgspec.structs.replace(half.options, first_token_handover=False)
+    handover = sampler.engine.half.handover
+    handover.enabled = False
     plain = sampler.answers(requests, lynx_draft_cap=0)
-    half.options = options
+    handover.enabled = True
     assert not sampler.drafted, "the reference drafted"
     lynx = sampler.answers(requests, lynx_draft_cap=CAP, lynx_bandwidth=MBIT_S)
     return {

@@ -428,7 +428,7 @@ class Soak:
             "private": len(self.half.private),
             "refused": len(self.half.refused),
             "votes": len(self.half._votes),
-            "first tokens": len(self.half.handed),
+            "first tokens": len(self.half.handover),
             "to be told": len(scheduler._lynx_told),
             "steps in flight": scheduler._lynx_in_flight.total(),
             "void steps": scheduler._lynx_void.total(),

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.serving import drafting
+from lynx_ascend.serving.scheduler_half import SchedulerHalf
 from tests.serving.harness import ASYNC, Engine
 from tests.serving.relay import Relay
 
@@ -325,19 +327,22 @@ def test_requests_that_need_more_than_the_token(
     assert_not_handed(engine, prompt, other, events, max_tokens=12, **sampling)
 
 
-def test_an_engine_with_logits_processors(
-    engine: Engine, prompt: list[int], other: int, events: Events, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("option", "no_processors"), [(False, True), (True, False)], ids=["option", "logits processors"]
+)
+def test_an_engine_that_hands_over_none(
+    engine: Engine,
+    prompt: list[int],
+    other: int,
+    events: Events,
+    monkeypatch: pytest.MonkeyPatch,
+    option: bool,
+    no_processors: bool,
 ) -> None:
-    monkeypatch.setattr(engine.half, "_drafting", False)  # what the connector passes on where engine_may_draft says no
-    assert_not_handed(engine, prompt, other, events, max_tokens=12)
-
-
-def test_the_option(
-    engine: Engine, prompt: list[int], other: int, events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from msgspec.structs import replace
-
-    monkeypatch.setattr(engine.half, "options", replace(engine.half.options, first_token_handover=False))
+    half = engine.half
+    options = replace(half.options, first_token_handover=option)
+    half = SchedulerHalf(options, "", 1, half._trace, half.policy, vocabulary=99, drafting=no_processors)
+    monkeypatch.setattr(engine.half.handover, "enabled", half.handover.enabled)
     assert_not_handed(engine, prompt, other, events, max_tokens=12)
 
 
