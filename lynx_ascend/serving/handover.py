@@ -32,9 +32,6 @@ class Handover:
     def token_for(self, request: Any, source: RemotePrompt) -> int | None:
         """The token that a vLLM Request is to begin with; None: its first one is sampled here.
 
-        A token is handed over once: of the requests for one prompt (n > 1) each has a sample of its own, also where
-        the one that took the token has ended by it.
-
         Raises:
             TransferParamsError: the model has no such token.
         """
@@ -42,9 +39,11 @@ class Handover:
         if token is not None and token >= self._vocabulary:
             outside = f"outside the vocabulary of {self._vocabulary} tokens"
             raise TransferParamsError(f"kv_transfer_params: remote_first_token {token} is {outside}")
-        if not self.enabled or _key(source) in self._spent or not takes_first_token(request):
-            return None
-        return token
+        return token if self.enabled and takes_first_token(request) else None
+
+    def is_spent(self, source: RemotePrompt) -> bool:
+        """Whether a request has taken the prompt's token, be it that it has ended since."""
+        return _key(source) in self._spent
 
     def on_handed(self, request_id: str, source: RemotePrompt, token: int) -> None:
         """The request has its token: its row, if it gets one, is made with it."""

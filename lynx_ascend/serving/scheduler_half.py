@@ -97,8 +97,9 @@ class SchedulerHalf:
             tokens = f"remote_tokens {source.remote_tokens}, but the prompt has {request.num_prompt_tokens} tokens"
             self._refuse(request.request_id, f"kv_transfer_params: {tokens}", source)
             return
-        if any(remote.source == source for remote in self.remotes.values()):
-            # n > 1: a prompt is handed out once. The engine computes it for the others, which share it as usual.
+        if self.handover.is_spent(source) or any(remote.source == source for remote in self.remotes.values()):
+            # n > 1: a prompt is handed out once, and so is its first token, though it may have ended the request that
+            # took it. The engine computes the prompt for the others, which share it as usual.
             self._trace("sibling", request.request_id, source=source.remote_request_id)
             return
         remaining = max(request.max_tokens - (first is not None), 1)

@@ -360,7 +360,7 @@ def test_parameters_that_nobody_has_thought_of(engine: Engine) -> None:
     assert not drafting.takes_first_token(request)
 
 
-def test_one_of_several_children(engine: Engine, prompt: list[int], other: int, events: Events) -> None:
+def test_one_of_several_children(engine: Engine, prompt: list[int], other: int, events: Events, policy: str) -> None:
     """n = 3: P sampled one token for them, and each sample is one of its own; also where that token ends the answer."""
     sampling = {"n": 3, "temperature": 0.7, "ignore_eos": True}
     request = engine.add(prompt, handing(engine, prompt, other, **sampling), max_tokens=12, **DRAFTS, **sampling)
@@ -370,7 +370,7 @@ def test_one_of_several_children(engine: Engine, prompt: list[int], other: int, 
     events.clear()
     rare = engine.llm.get_tokenizer().eos_token_id  # one that none of them would sample
     request = engine.add(prompt, handing(engine, prompt, rare, **sampling), max_tokens=1, **sampling)
-    engine.run()
+    engine.run()  # the one has ended before the others are looked at
     assert sorted(c.token_ids[0] == rare for c in engine.completions[request].values()) == [False, False, True]
     assert [event for event, _ in events].count("handed") == 1
     engine.expire_leases()
