@@ -19,6 +19,7 @@ from tests.serving.relay import Relay
 pytestmark = [pytest.mark.engine, pytest.mark.portable]
 SLOW = 8  # Mbit/s, on which the Residual takes longer than a short draft
 DRAFTS = {"lynx_bandwidth": SLOW, "lynx_draft_cap": 6, "lynx_window": "fixed"}
+PARKS = {"lynx_bandwidth": 3, "lynx_draft_cap": 3, "lynx_window": "fixed"}  # is parked, also on a busy machine
 Events = list[tuple[str, dict[str, Any]]]
 
 
@@ -62,7 +63,7 @@ def test_the_first_token_comes_before_the_anchor(engine: Engine, prompt: list[in
     params = engine.prefill(prompt)
     assert params["remote_first_token"] == engine.answer(prompt, max_tokens=1).tokens[0] == plain.tokens[0]
     events.clear()
-    request = engine.add(prompt, params, max_tokens=24, **DRAFTS)
+    request = engine.add(prompt, params, max_tokens=24, **PARKS)
     answer = engine.answers[request]
     engine.step_until(lambda: answer.tokens, "the first token")
     assert answer.tokens == [params["remote_first_token"]]
@@ -71,7 +72,7 @@ def test_the_first_token_comes_before_the_anchor(engine: Engine, prompt: list[in
     assert len(answer.tokens) == 1
     engine.run(request)
     (verified,) = [fields for event, fields in events if event == "verified"]
-    assert verified["drafted"] == 6 and verified["accepted"] >= 1
+    assert verified["drafted"] == 3 and verified["accepted"] >= 1
     assert answer.chunks[:2] == [1, verified["accepted"] + 1]
     assert answer.tokens == plain.tokens and len(answer.tokens) == 24
     engine.assert_clean()
@@ -209,7 +210,7 @@ def test_few_tokens(engine: Engine, prompt: list[int], max_tokens: int) -> None:
 
 @pytest.mark.parametrize("when", ["at once", "HANDED", "DRAFTING", "PARKED"])
 def test_abort(engine: Engine, prompt: list[int], other: int, when: str) -> None:
-    request = engine.add(prompt, handing(engine, prompt, other), **DRAFTS)
+    request = engine.add(prompt, handing(engine, prompt, other), **(PARKS if when == "PARKED" else DRAFTS))
     if when == "HANDED":
         engine.step_until(lambda: engine.answers[request].tokens == [other], "the first token")
         assert engine.state(request) == "HANDED"
@@ -254,7 +255,7 @@ def test_a_damaged_stream(engine: Engine, prompts: list[list[int]], other: int, 
 
 @pytest.mark.parametrize("state", ["HANDED", "DRAFTING", "PARKED"])
 def test_a_deadline(engine: Engine, prompt: list[int], other: int, policy: str, state: str) -> None:
-    options = {**DRAFTS, "lynx_draft_cap": 3 if state == "PARKED" else 64}
+    options = PARKS if state == "PARKED" else {**DRAFTS, "lynx_draft_cap": 64}
     request = engine.add(prompt, handing(engine, prompt, other), max_tokens=24, **options)
     engine.step_until(lambda: engine.state(request) == state and engine.consumer._jobs, state)
     for job in engine.consumer._jobs.values():
@@ -265,7 +266,7 @@ def test_a_deadline(engine: Engine, prompt: list[int], other: int, policy: str, 
 @pytest.mark.npu
 @pytest.mark.parametrize("state", ["DRAFTING", "PARKED", "VERIFYING"])
 def test_preempted(engine: Engine, prompt: list[int], other: int, state: str) -> None:
-    options = {**DRAFTS, "lynx_draft_cap": 3 if state == "PARKED" else 64}
+    options = PARKS if state == "PARKED" else {**DRAFTS, "lynx_draft_cap": 64}
     request = engine.add(prompt, handing(engine, prompt, other), max_tokens=24, **options)
     reached = "DRAFTING" if state == "VERIFYING" else state
     engine.step_until(lambda: engine.state(request) == reached, reached)
