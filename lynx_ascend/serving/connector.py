@@ -13,6 +13,7 @@ from lynx_ascend.serving.checks import check_config
 from lynx_ascend.serving.consumer import Consumer
 from lynx_ascend.serving.counting import SchedulerCounts, WorkerCounts
 from lynx_ascend.serving.drafting import engine_may_draft
+from lynx_ascend.serving.handover import Handover
 from lynx_ascend.serving.kv_costs import kv_costs
 from lynx_ascend.serving.layout import layer_views
 from lynx_ascend.serving.metadata import LynxHandshake, LynxMetadata, LynxWorkerMetadata
@@ -55,9 +56,9 @@ class LynxConnector(KVConnectorBase_V1):
             if not drafting and transfer.is_kv_consumer:
                 logger.warning("this engine has logits processors of its own: no request drafts")
             workers, policy = vllm_config.parallel_config.world_size, Policy(options)
-            vocabulary = vllm_config.model_config.get_vocab_size()
+            handover = Handover.of(options, vllm_config)
             self.scheduler_half = SchedulerHalf(
-                options, self._engine_id, workers, trace, policy, vocabulary=vocabulary, drafting=drafting
+                options, self._engine_id, workers, trace, policy, handover, drafting=drafting
             )
             if options.method != LOSSLESS and transfer.is_kv_consumer:
                 split = options.method == AUTO or len(streams(options.method)) > 1

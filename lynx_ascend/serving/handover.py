@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from lynx_ascend.serving.drafting import takes_first_token
+from lynx_ascend.serving import compat
+from lynx_ascend.serving.drafting import engine_may_draft, takes_first_token
+from lynx_ascend.serving.options import LynxOptions
 from lynx_ascend.serving.transfer_params import RemotePrompt, TransferParamsError
 
 _REMEMBERED = 4096  # prompts whose first token has been handed over
@@ -24,6 +26,12 @@ class Handover:
         self._vocabulary = vocabulary
         self._spent: dict[tuple[str, str], None] = {}  # prompts, by engine and request, the oldest first
         self._rowless: dict[str, int] = {}  # tokens of requests that have no row on the worker yet
+
+    @classmethod
+    def of(cls, options: LynxOptions, vllm_config: Any) -> Handover:
+        """An engine's: none where it has logits processors of its own, or tells more of a token than P has told."""
+        alike = engine_may_draft(vllm_config) and not compat.tells_more_than_tokens(vllm_config)
+        return cls(vllm_config.model_config.get_vocab_size(), enabled=options.first_token_handover and alike)
 
     def __len__(self) -> int:
         """Tokens that no row has yet."""

@@ -42,8 +42,7 @@ class SchedulerHalf:
         policy: what this instance has learned, and decides by.
 
     Args:
-        vocabulary: tokens of the model.
-        drafting: False where the engine has logits processors of its own, which P and the verification know nothing of.
+        drafting: False where the engine's verification would not be right for any request.
     """
 
     def __init__(
@@ -53,8 +52,8 @@ class SchedulerHalf:
         workers: int,
         trace: Listener,
         policy: Policy,
+        handover: Handover,
         *,
-        vocabulary: int,
         drafting: bool,
     ) -> None:
         self.options = options
@@ -63,7 +62,7 @@ class SchedulerHalf:
         self.remotes: dict[str, RemoteRequest] = {}
         self.private: set[str] = set()
         self.refused: dict[str, str] = {}
-        self.handover = Handover(vocabulary, enabled=options.first_token_handover and drafting)
+        self.handover = handover
         self._engine_id = engine_id
         self._workers = workers
         self._trace = trace

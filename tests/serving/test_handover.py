@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.serving import drafting
-from lynx_ascend.serving.scheduler_half import SchedulerHalf
+from lynx_ascend.serving.handover import Handover
+from lynx_ascend.serving.options import LynxOptions
 from tests.serving.harness import ASYNC, Engine
 from tests.serving.relay import Relay
 
@@ -328,23 +329,23 @@ def test_requests_that_need_more_than_the_token(
     assert_not_handed(engine, prompt, other, events, max_tokens=12, **sampling)
 
 
-@pytest.mark.parametrize(
-    ("option", "no_processors"), [(False, True), (True, False)], ids=["option", "logits processors"]
-)
 def test_an_engine_that_hands_over_none(
-    engine: Engine,
-    prompt: list[int],
-    other: int,
-    events: Events,
-    monkeypatch: pytest.MonkeyPatch,
-    option: bool,
-    no_processors: bool,
+    engine: Engine, prompt: list[int], other: int, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    half = engine.half
-    options = replace(half.options, first_token_handover=option)
-    half = SchedulerHalf(options, "", 1, half._trace, half.policy, vocabulary=99, drafting=no_processors)
-    monkeypatch.setattr(engine.half.handover, "enabled", half.handover.enabled)
+    monkeypatch.setattr(engine.half.handover, "enabled", False)
     assert_not_handed(engine, prompt, other, events, max_tokens=12)
+
+
+def test_engines_that_hand_over_none() -> None:
+    def handed(options: LynxOptions | None = None, **model: Any) -> bool:
+        config = SimpleNamespace(get_vocab_size=lambda: 99, **{"logits_processors": None, **model})
+        return Handover.of(options or LynxOptions(), SimpleNamespace(model_config=config)).enabled
+
+    assert handed()
+    assert not handed(LynxOptions(first_token_handover=False))
+    assert not handed(logits_processors=["module:Processor"])
+    assert not handed(return_sampling_mask=True)
+    assert not handed(enable_return_routed_experts=True)
 
 
 def test_parameters_that_nobody_has_thought_of(engine: Engine) -> None:
