@@ -150,8 +150,8 @@ def test_a_request_with_drafts(
 def test_a_verification_shows_with_its_own_step(engine: Any, prompts: list[list[int]], read: Read) -> None:
     """It ends the request, and no step follows."""
     before = read("lynx_verifications_total"), read("lynx_accepted_tokens_total")
-    options = {"lynx_bandwidth": 28, "max_tokens": 3}
-    engine.answer(prompts[1], engine.prefill(prompts[1]), **options)
+    options = {"lynx_bandwidth": 8, "max_tokens": 3}  # its one draft, after P's token, holds
+    engine.answer(prompts[0], engine.prefill(prompts[0]), **options)
     assert (read("lynx_verifications_total"), read("lynx_accepted_tokens_total")) == (before[0] + 1, before[1] + 1)
 
 
