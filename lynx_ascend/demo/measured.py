@@ -13,8 +13,9 @@ from lynx_ascend.demo.cluster import Cluster, ClusterOptions
 from lynx_ascend.demo.trace import RequestTrace, read_events, trace_of
 from lynx_ascend.evaluation.model import ensure_model
 
-# Requests that are compared must not teach each other: no policy of drafting, the cap alone.
-FIXED: Mapping[str, Any] = {"window": "fixed", "health": False}
+# Requests that are compared must not teach each other: no policy of drafting, the cap alone. And a first token is one
+# that the method has brought, not the prefill server's, which comes at once with every method.
+FIXED: Mapping[str, Any] = {"window": "fixed", "health": False, "first_token_handover": False}
 
 
 @dataclass(frozen=True)

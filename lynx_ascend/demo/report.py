@@ -10,13 +10,14 @@ from lynx_ascend.demo.run import DemoResult, MethodResult, PromptResult
 from lynx_ascend.demo.timeline import MARKS
 
 NOTES = (
-    "Drafts are never shown to the client: every token counted here was verified before it was sent.",
+    "Drafts are never shown to the client: every token counted here was verified before it was sent, or is the first. "
+    "That one was sampled by the prefill server, and comes before the transfer with every method (TTFT).",
     "Lossless means equal to decoding on the 8-bit cache (Anchor + Residual), token for token in exact arithmetic; "
     "bf16 sends the cache as it is.",
     "The link is emulated: a rate limiter in the sender, on this machine's loopback.",
     "Each prompt was computed once before (its prefill time stands above its table) and then found in the prefill "
     "server's prefix cache by every method: times start at sending the request and hold transfer and decoding.",
-    "Columns: megabytes by stream, frame headers included; time to the first, 2nd, 32nd and 64th verified token; "
+    "Columns: megabytes by stream, frame headers included; time to the first token and to the 2nd, 32nd and 64th; "
     "drafts and how many of them were accepted (kept); tokens that are as bf16's before the first difference. "
     "Answers run to 64 tokens: the end-of-text token is ignored.",
     "All prompts that were run are shown. They are synthetic documents with tasks on which a 135M model goes on for 64 "

@@ -84,7 +84,8 @@ def run_demo(options: DemoOptions, progress: Progress) -> DemoResult:
     """Starts the servers, runs every method on every prompt, draws the timelines, stops the servers.
 
     Every prompt is computed once before it is measured, and stays in the prefill server's prefix cache: all methods
-    then find the same state, and a time to the first token is transfer and decoding, plus one short step of prefill.
+    then find the same state. The first token is the prefill server's, of one short step; a time to the second one is
+    transfer and decoding besides.
 
     Raises:
         ServiceError, CompletionError, TraceError, ValueError: what went wrong, by name.

@@ -29,7 +29,13 @@ class Generation:
 
 
 def reference_text(
-    model: Any, prompt_ids: Sequence[int], config: CodecConfig, max_tokens: int, *, ignore_eos: bool = False
+    model: Any,
+    prompt_ids: Sequence[int],
+    config: CodecConfig,
+    max_tokens: int,
+    *,
+    ignore_eos: bool = False,
+    handover: bool = False,
 ) -> list[int]:
     """The 8-bit answer: greedy token ids on the Anchor + Residual cache, EOS included where it ends the text.
 
@@ -40,22 +46,34 @@ def reference_text(
         model: a Transformers causal LM; its dtype is the cache's.
         prompt_ids: N >= 1 token ids; max_tokens: >= 1.
         ignore_eos: go on past EOS.
+        handover: the first token is that of the exact cache, and all N positions are replaced by the reconstruction.
 
     Raises:
         ValueError: an empty prompt, or max_tokens < 1.
     """
-    _, full = reconstruct(prefill(model, prompt_ids), config)
-    return greedy_text(model, prompt_ids, full, max_tokens, ignore_eos=ignore_eos)
+    exact = prefill(model, prompt_ids)
+    _, full = reconstruct(exact, config)
+    first = greedy_text(model, prompt_ids, exact, 1)[0] if handover else None
+    return greedy_text(model, prompt_ids, full, max_tokens, ignore_eos=ignore_eos, first=first)
 
 
 def greedy_text(
-    model: Any, prompt_ids: Sequence[int], kv: PromptKV, max_tokens: int, *, ignore_eos: bool = False
+    model: Any,
+    prompt_ids: Sequence[int],
+    kv: PromptKV,
+    max_tokens: int,
+    *,
+    ignore_eos: bool = False,
+    first: int | None = None,
 ) -> list[int]:
-    """Greedy token ids on `kv`, whose last position is recomputed; as reference_text otherwise."""
+    """Greedy token ids on `kv`, whose last position is recomputed; as reference_text otherwise.
+
+    first: the token that was handed over; then all positions of `kv` are used as they are.
+    """
     _check_max_tokens(max_tokens)
     stops = frozenset() if ignore_eos else eos_ids(model)
-    cache = kv.cache(len(prompt_ids) - 1)
-    tokens: list[int] = []
+    tokens: list[int] = [] if first is None else [first]
+    cache = kv.cache(len(prompt_ids) - 1 + len(tokens))
     while not _ended(tokens, max_tokens, stops):
         tokens += _forward(model, tokens[-1:] or prompt_ids[-1:], cache)
     return tokens

@@ -44,6 +44,13 @@ def unmet_by_ascend(vllm_config: Any) -> list[str]:
     return unmet
 
 
+def tells_more_than_tokens(vllm_config: Any) -> bool:
+    """Whether the engine gives clients more of each token than the token: sampling masks (0.32), routed experts."""
+    places = (vllm_config.model_config, getattr(vllm_config, "aux_output_config", None))
+    names = ("return_sampling_mask", "enable_return_routed_experts")
+    return any(getattr(place, name, False) for place in places for name in names)
+
+
 def model_runner() -> type[Any]:
     """The V1 model runner's class that `runner_patch` patches."""
     if on_ascend():

@@ -13,6 +13,7 @@ from lynx_ascend.serving.checks import check_config
 from lynx_ascend.serving.consumer import Consumer
 from lynx_ascend.serving.counting import SchedulerCounts, WorkerCounts
 from lynx_ascend.serving.drafting import engine_may_draft
+from lynx_ascend.serving.handover import Handover
 from lynx_ascend.serving.kv_costs import kv_costs
 from lynx_ascend.serving.layout import layer_views
 from lynx_ascend.serving.metadata import LynxHandshake, LynxMetadata, LynxWorkerMetadata
@@ -55,7 +56,10 @@ class LynxConnector(KVConnectorBase_V1):
             if not drafting and transfer.is_kv_consumer:
                 logger.warning("this engine has logits processors of its own: no request drafts")
             workers, policy = vllm_config.parallel_config.world_size, Policy(options)
-            self.scheduler_half = SchedulerHalf(options, self._engine_id, workers, trace, policy, drafting=drafting)
+            handover = Handover.of(options, vllm_config)
+            self.scheduler_half = SchedulerHalf(
+                options, self._engine_id, workers, trace, policy, handover, drafting=drafting
+            )
             if options.method != LOSSLESS and transfer.is_kv_consumer:
                 split = options.method == AUTO or len(streams(options.method)) > 1
                 logger.warning(
@@ -165,7 +169,7 @@ class LynxConnector(KVConnectorBase_V1):
         self._half.on_allocated(request, list(blocks.get_block_ids()[0]), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> LynxMetadata:
-        return self._half.build_meta()
+        return self._half.build_meta(new.req_id for new in scheduler_output.scheduled_new_reqs)
 
     def update_connector_output(self, connector_output: Any) -> None:
         self._half.on_worker_report(connector_output.kv_connector_worker_meta)

@@ -65,6 +65,8 @@ class SchedulerCounts:
             case "prefilled":
                 meter.add("lynx_held_prompts_total")
                 meter.add("lynx_held_tokens_total", fields["tokens"])
+            case "handed":
+                meter.add("lynx_handed_tokens_total")
             case "pull":
                 meter.add("lynx_pulls_total", 1, fields["method"])
                 self._since[request_id] = self._now()

@@ -1,4 +1,4 @@
-"""Which requests may draft: those whose verification the rejection sampler gets exactly right."""
+"""Which requests may draft (the rejection sampler gets their verification right), and which take P's first token."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ _DRAFTED = {
     "watermarking",  # the V2 model runner's alone, which Lynx refuses
     *("output_kind", "stream_interval", "skip_clone", "skip_reading_prefix_cache", "extra_args"),
 }
+# Where a token sampled elsewhere, under the same parameters, is all that the client is to get. min_tokens is not among
+# them: proxies lower it for the prefill instance, which then may end what must not end here.
+_HANDED = _DRAFTED - {"logprobs", "flat_logprobs", "min_tokens"} | {"min_p", "logit_bias", "allowed_token_ids"}
 
 
 def may_draft(request: Any) -> bool:
@@ -31,6 +34,22 @@ def may_draft(request: Any) -> bool:
     """
     params = request.sampling_params
     return params is not None and not request.resumable and not _set(params) - _DRAFTED
+
+
+def takes_first_token(request: Any) -> bool:
+    """True for a request whose first token may be the one that the prefill instance sampled for it.
+
+    Not where the answer needs more than the token (logprobs), where a state goes with it (structured output, streamed
+    input), or where the engine computes the prompt itself. Nor where a seed drives the sampling: this engine would
+    draw the second token with the very noise that drew the first one.
+
+    Args:
+        request: a vLLM Request.
+    """
+    params = request.sampling_params
+    if params is None or request.resumable or request.skip_reading_prefix_cache:
+        return False
+    return (greedy(params) or params.seed is None) and not _set(params) - _HANDED
 
 
 def _set(params: Any) -> set[str]:

@@ -57,7 +57,8 @@ class LynxMetadata(KVConnectorMetadata):
     """Scheduler to worker.
 
     `drops` end a transfer: of a request that has ended, or goes on without it. `drafting` are the requests whose drafts
-    are sampled at random and not verified yet, at every step anew. `declined` are prompts that nobody fetches.
+    are sampled at random and not verified yet, at every step anew. `declined` are prompts that nobody fetches. `handed`
+    are the first tokens of requests that get their row in this step: their output begins with it.
     """
 
     pulls: list[PullOrder] = field(default_factory=list)
@@ -65,6 +66,7 @@ class LynxMetadata(KVConnectorMetadata):
     sends: list[SendOrder] = field(default_factory=list)
     drafting: list[str] = field(default_factory=list)
     declined: list[RemotePrompt] = field(default_factory=list)
+    handed: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

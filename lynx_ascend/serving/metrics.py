@@ -90,6 +90,12 @@ METRICS = {
             {"reason": FAILURES},
         ),
         Metric(
+            "lynx_handed_tokens_total",
+            "counter",
+            "D scheduler",
+            "First tokens that the prefill instance sampled and clients got at once.",
+        ),
+        Metric(
             "lynx_pulls_total", "counter", "D scheduler", "Prompts that were to be fetched.", {"method": tuple(METHODS)}
         ),
         Metric(

@@ -29,6 +29,7 @@ class LynxOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     draft_cap: int = 64  # most tokens drafted on the anchor; 0 waits for the residual
     window: str = "adaptive"  # adaptive: as many drafts as are worth it, up to the cap; fixed: the cap
     health: bool = True  # while drafting loses time, requests wait for both streams instead; a few go on as probes
+    first_token_handover: bool = True  # on D: the token that P sampled is the answer's first, and sent at once
     host: str = "127.0.0.1"  # where a prefill instance listens, and the address it hands out
     port: int = 0  # 0: the system picks one
     bandwidth: float | None = None  # emulated link of a prefill instance, shared by its streams; None: the real one

@@ -1,4 +1,4 @@
-"""The runner patch: lets vLLM's V1 model runner verify drafts in an engine without speculative_config."""
+"""The runner patch: vLLM's V1 model runner verifies drafts without speculative_config, and takes first tokens over."""
 
 from __future__ import annotations
 
@@ -17,6 +17,29 @@ def install(runner: type[Any]) -> None:
     if "_lynx_prepare_inputs" in runner.__dict__:
         return
     prepare_inputs, bookkeeping_sync = runner._prepare_inputs, runner._bookkeeping_sync
+    update_states = runner._update_states
+
+    def _update_states(self: Any, scheduler_output: Any) -> Any:
+        metadata = scheduler_output.kv_connector_metadata
+        handed = dict(metadata.handed) if isinstance(metadata, LynxMetadata) else {}
+        if not handed:
+            return update_states(self, scheduler_output)
+        # vLLM's new requests have no output, only resumed ones do: it is there before the row is made from it.
+        batch = self.input_batch
+        add_request = batch.add_request
+
+        def add_handed(request: Any) -> Any:
+            if (token := handed.pop(request.req_id, None)) is not None:
+                request.output_token_ids.append(token)
+            return add_request(request)
+
+        batch.add_request = add_handed
+        try:
+            corrections = update_states(self, scheduler_output)
+        finally:
+            del batch.add_request
+        assert not handed, f"first tokens of requests that got no row: {list(handed)}"
+        return corrections
 
     def verifies(self: Any, scheduler_output: Any) -> bool:
         return bool(scheduler_output.scheduled_spec_decode_tokens) and self.speculative_config is None
@@ -53,3 +76,4 @@ def install(runner: type[Any]) -> None:
 
     runner._lynx_prepare_inputs = prepare_inputs
     runner._prepare_inputs, runner._bookkeeping_sync = _prepare_inputs, _bookkeeping_sync
+    runner._update_states = _update_states

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -15,46 +15,20 @@ from lynx_ascend.codec.config import Stream
 from lynx_ascend.paged import streams
 from lynx_ascend.serving.counting import Listener
 from lynx_ascend.serving.drafting import greedy, may_draft
+from lynx_ascend.serving.handover import Handover
 from lynx_ascend.serving.metadata import FallbackCause, LynxMetadata, LynxWorkerMetadata, Progress, PullOrder, SendOrder
 from lynx_ascend.serving.options import AUTO, LynxOptions, OptionError, RequestOptions
 from lynx_ascend.serving.policy import Policy
+from lynx_ascend.serving.remote_request import RemoteRequest
 from lynx_ascend.serving.transfer_params import RemotePrompt, TransferParamsError, wants_remote_decode
 from lynx_ascend.speculation.actions import Verify
 from lynx_ascend.speculation.decoder import SpecDecoder, State
 from lynx_ascend.speculation.window import FixedWindow
 
 logger = logging.getLogger("vllm.lynx_ascend.scheduler")
+_LOADING = (State.WAITING, State.HANDED)
 _UNVERIFIED = (State.DRAFTING, State.PARKED, State.VERIFYING)
 LOSSLESS = "bf16"  # the one method whose KV may be shared with other requests through the prefix cache
-
-
-@dataclass
-class RemoteRequest:
-    """A request whose prompt KV comes from a prefill instance, until it is an ordinary request."""
-
-    request_id: str
-    decoder: SpecDecoder
-    source: RemotePrompt
-    options: RequestOptions
-    drafts: bool  # may draft: the load is reported with the anchor
-    random: bool  # its tokens are sampled at random
-    pulled: bool = False  # the transfer has been ordered
-    residual_ready: bool = False
-    progress: Progress | None = None  # of the transfer; None: the anchor is not there
-    residual_at: float | None = None  # when the last byte was there, by the policy's clock
-    waited: bool = False  # was told to skip a draft step
-    overrun: float = 0.0  # seconds by which its last draft step delayed the verify pass
-    failure: str | None = None
-
-    @property
-    def live(self) -> bool:
-        """True while the transfer or the verification is under way."""
-        return not self.decoder.finished
-
-    @property
-    def may_wait(self) -> bool:
-        """True while the Residual is on its way: to draft meanwhile is a choice."""
-        return self.drafts and not self.residual_ready and self.failure is None
 
 
 class SchedulerHalf:
@@ -64,6 +38,7 @@ class SchedulerHalf:
         remotes: the requests under way.
         private: requests whose blocks hold reconstructed KV and must stay out of the prefix cache, until they finish.
         refused: requests that cannot be served, with the reason; the scheduler mixin ends them with an error.
+        handover: first tokens that P sampled.
         policy: what this instance has learned, and decides by.
 
     Args:
@@ -77,6 +52,7 @@ class SchedulerHalf:
         workers: int,
         trace: Listener,
         policy: Policy,
+        handover: Handover,
         *,
         drafting: bool,
     ) -> None:
@@ -86,6 +62,7 @@ class SchedulerHalf:
         self.remotes: dict[str, RemoteRequest] = {}
         self.private: set[str] = set()
         self.refused: dict[str, str] = {}
+        self.handover = handover
         self._engine_id = engine_id
         self._workers = workers
         self._trace = trace
@@ -110,6 +87,7 @@ class SchedulerHalf:
             if request.sampling_params is None:
                 raise OptionError("do_remote_prefill: only for requests that generate text")
             options = RequestOptions.parse(self.options, request.sampling_params.extra_args)
+            first = self.handover.token_for(request, source)
         except (TransferParamsError, OptionError) as error:
             request.kv_transfer_params = None  # the engine reads them too, and trusts their type
             self._refuse(request.request_id, str(error), source)
@@ -118,15 +96,17 @@ class SchedulerHalf:
             tokens = f"remote_tokens {source.remote_tokens}, but the prompt has {request.num_prompt_tokens} tokens"
             self._refuse(request.request_id, f"kv_transfer_params: {tokens}", source)
             return
-        if any(remote.source == source for remote in self.remotes.values()):
-            # n > 1: a prompt is handed out once. The engine computes it for the others, which share it as usual.
+        if self.handover.is_spent(source) or any(remote.source == source for remote in self.remotes.values()):
+            # n > 1: a prompt is handed out once, and so is its first token, though it may have ended the request that
+            # took it. The engine computes the prompt for the others, which share it as usual.
             self._trace("sibling", request.request_id, source=source.remote_request_id)
             return
-        cap = FixedWindow(options.draft_cap).draft_cap(request.max_tokens)
+        remaining = max(request.max_tokens - (first is not None), 1)
+        cap = FixedWindow(options.draft_cap).draft_cap(remaining)
         cap = cap if self._drafting and may_draft(request) else 0
         method = options.method
         if method == AUTO:
-            method = self.policy.choose(source.remote_host, request.num_prompt_tokens, request.max_tokens, cap, options)
+            method = self.policy.choose(source.remote_host, request.num_prompt_tokens, remaining, cap, options)
             if method == "bf16" or (method == "8bit" and cap):
                 self._trace("skip", request.request_id, reason=f"break-even: {method}")
             if method == "8bit":
@@ -138,9 +118,19 @@ class SchedulerHalf:
             drafts = False
         decoder = SpecDecoder(request.request_id, cap=cap if drafts else 0)
         random = not greedy(request.sampling_params)
-        self.remotes[request.request_id] = RemoteRequest(request.request_id, decoder, source, options, drafts, random)
+        remote = RemoteRequest(request.request_id, decoder, source, options, drafts, random, first)
+        self.remotes[request.request_id] = remote
         if options.method != LOSSLESS:
             self.private.add(request.request_id)
+
+    def on_first_token(self, remote: RemoteRequest, token: int, *, stop: bool) -> None:
+        """The engine has taken over the first token. stop: it ends the request, nothing is fetched."""
+        remote.decoder.on_first_token(token, stop=stop)
+        self._trace("handed", remote.request_id)
+        self.handover.on_handed(remote.request_id, remote.source, token)
+        if stop:  # the end of the request, which comes now, has the handover forget it
+            self.complete(remote)
+            self._decline(remote.source)
 
     def _refuse(self, request_id: str, reason: str, source: RemotePrompt | None) -> None:
         logger.error("request %s refused: %s", request_id, reason)
@@ -156,7 +146,7 @@ class SchedulerHalf:
     def tokens_to_load(self, request: Any, computed: int) -> int:
         """Tokens beyond the first `computed` that come from the prefill instance."""
         remote = self.remotes.get(request.request_id)
-        if remote is None or remote.decoder.state is not State.WAITING or request.skip_reading_prefix_cache:
+        if remote is None or remote.decoder.state not in _LOADING or request.skip_reading_prefix_cache:
             return 0  # the last one: prompt_logprobs, for one, needs the prompt computed here
         return max(request.num_prompt_tokens - computed, 0)
 
@@ -166,7 +156,11 @@ class SchedulerHalf:
         if remote is None:
             return
         if external == 0:
-            if remote.decoder.state is State.WAITING:
+            if remote.decoder.state is State.HANDED:  # a lookup that may find the prompt's last token too has found all
+                remote.decoder.on_exact_ready()
+                self.complete(remote)
+                self._decline(remote.source)
+            elif remote.decoder.state is State.WAITING:
                 self.give_up(remote, FallbackCause.PROMPT, "the engine must compute the prompt itself")
             return
         order = PullOrder(
@@ -191,10 +185,15 @@ class SchedulerHalf:
 
     # Every step.
 
-    def build_meta(self) -> LynxMetadata:
-        """The orders that came up since the last step, and who drafts in this one."""
+    def build_meta(self, new: Iterable[str]) -> LynxMetadata:
+        """The orders that came up since the last step, and who drafts in this one.
+
+        Args:
+            new: the requests that get a row on the worker.
+        """
         orders, self._orders = self._orders, LynxMetadata()
         orders.drafting = [r.request_id for r in self.remotes.values() if r.random and r.decoder.state in _UNVERIFIED]
+        orders.handed = self.handover.rows(new)
         return orders
 
     def on_worker_report(self, report: LynxWorkerMetadata | None) -> None:
@@ -288,6 +287,7 @@ class SchedulerHalf:
             self._end_transfer(remote)
         self.private.discard(request_id)
         self.refused.pop(request_id, None)
+        self.handover.forget(request_id)
         finished = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
         if not wants_remote_decode(request.kv_transfer_params) or request.status not in finished:
             return False, None
@@ -298,7 +298,8 @@ class SchedulerHalf:
         self._orders.sends.append(SendOrder(request_id, block_ids, tokens))
         self._trace("prefilled", request_id, tokens=tokens)
         host, port = self._address
-        return True, RemotePrompt(self._engine_id, request_id, host, port, tokens).to_params()
+        first = request.output_token_ids[0] if request.num_output_tokens == 1 else None
+        return True, RemotePrompt(self._engine_id, request_id, host, port, tokens, first).to_params()
 
     def trace(self, event: str, request_id: str, **fields: Any) -> None:
         """Tells of an event: it is counted, and traced if there is a trace."""

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.utils import check_stop
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import RequestStatus
 
 from lynx_ascend.serving.metadata import FallbackCause
-from lynx_ascend.serving.scheduler_half import RemoteRequest, SchedulerHalf
+from lynx_ascend.serving.private_blocks import keep_out_of_prefix_cache
+from lynx_ascend.serving.remote_request import RemoteRequest
+from lynx_ascend.serving.scheduler_half import SchedulerHalf
 from lynx_ascend.speculation.decoder import State
 
 if TYPE_CHECKING:
@@ -44,35 +46,55 @@ class LynxSchedulerMixin(_Scheduler):
         super().__init__(*args, **kwargs)
         half = getattr(self.connector, "scheduler_half", None)
         self._lynx: SchedulerHalf | None = half if isinstance(half, SchedulerHalf) else None
-        self._lynx_ended: list[Any] = []  # refused requests whose clients are still to be told
+        self._lynx_told: list[tuple[int, EngineCoreOutput]] = []  # what clients (by index) are to be told in this step
         self._lynx_in_flight: Counter[str] = Counter()  # steps of a remote request whose output is not back
         self._lynx_void: Counter[str] = Counter()  # those of them that a preemption made void
         self._lynx_stale_rows: set[str] = set()  # requests whose tokens were changed behind the worker
         if self._lynx is not None:
-            self._keep_out_of_prefix_cache(self._lynx.private)
+            keep_out_of_prefix_cache(self.kv_cache_manager, self._lynx.private)
 
-    def _keep_out_of_prefix_cache(self, private: set[str]) -> None:
-        """A reconstructed prompt is not what its hashes say: it must neither be found by them nor find others' blocks.
+    # Arrival.
 
-        Other requests would decode on it, and a locally cached prefix is exact where the transferred one is not: a hit
-        would change the 8-bit cache.
+    def add_request(self, request: Any) -> None:
+        super().add_request(request)
+        remote = self._lynx.remotes.get(request.request_id) if self._lynx else None
+        if remote is not None and remote.first is not None:
+            self._hand_over(remote, request, remote.first)
+
+    def _hand_over(self, remote: RemoteRequest, request: Any, token: int) -> None:
+        """The token that the prefill instance sampled becomes the request's first output, and may be its last."""
+        assert self._lynx is not None
+        waiting = request.status
+        request.append_output_token_ids(token)
+        stop = check_stop(request, self.max_model_len)
+        self._lynx.on_first_token(remote, token, stop=stop)
+        if stop:
+            finished, request.status = request.status, waiting
+            self.finish_requests(request.request_id, finished)
+        # What vLLM tells of a request with its first token. A prompt that is computed here in the end stays counted as
+        # fetched.
+        if (stats := request.take_prefill_stats()) is not None:
+            tokens = request.num_prompt_tokens
+            stats.set(num_prompt_tokens=tokens, num_local_cached_tokens=0, num_external_cached_tokens=tokens)
+        if self.log_stats:
+            request.record_event(EngineCoreEventType.SCHEDULED)
+        self._tell(request, [token], stats)
+
+    def _tell(self, request: Any, tokens: list[int], prefill_stats: Any = None) -> None:
+        """A request's client gets tokens, or hears of its end, with the next step's output.
+
+        If it goes away before that, vLLM's front end knows what the output is about no longer, and ignores it.
         """
-        manager = self.kv_cache_manager
-        cache_blocks, get_computed_blocks = manager.coordinator.cache_blocks, manager.get_computed_blocks
-
-        def cache_public_blocks(request: Any, *args: Any, **kwargs: Any) -> Any:
-            return None if request.request_id in private else cache_blocks(request, *args, **kwargs)
-
-        def get_public_blocks(request: Any) -> Any:
-            if request.request_id not in private:
-                return get_computed_blocks(request)
-            skip, request.skip_reading_prefix_cache = request.skip_reading_prefix_cache, True
-            try:
-                return get_computed_blocks(request)
-            finally:
-                request.skip_reading_prefix_cache = skip
-
-        manager.coordinator.cache_blocks, manager.get_computed_blocks = cache_public_blocks, get_public_blocks
+        output = EngineCoreOutput(
+            request_id=request.request_id,
+            new_token_ids=tokens,
+            finish_reason=request.get_finished_reason(),
+            stop_reason=request.stop_reason,
+            events=request.take_events(),
+            prefill_stats=prefill_stats,
+            trace_headers=request.trace_headers,
+        )
+        self._lynx_told.append((request.client_index, output))
 
     # Loading.
 
@@ -117,8 +139,10 @@ class LynxSchedulerMixin(_Scheduler):
             elif remote.residual_ready and remote.decoder.state in (State.DRAFTING, State.PARKED):
                 self._begin_verify(remote, request)
         if self._lynx.refused:
-            self._lynx_ended += [self.requests[key] for key in self._lynx.refused if key in self.requests]
+            refused = [self.requests[key] for key in self._lynx.refused if key in self.requests]
             self.finish_requests(list(self._lynx.refused), RequestStatus.FINISHED_ERROR)
+            for request in refused:
+                self._tell(request, [])
             self._lynx.refused.clear()
         with self._held():
             output = super().schedule(*args, **kwargs)
@@ -174,14 +198,14 @@ class LynxSchedulerMixin(_Scheduler):
         return False
 
     def _begin_verify(self, remote: RemoteRequest, request: Any) -> None:
-        """Back to the last prompt token, with the drafts as speculative tokens.
+        """Back to the last prompt token, or to the one handed over, with the drafts as speculative tokens.
 
         Commit needs no order of its own: the worker has refined each page as its residual came (Consumer).
         """
         assert self._lynx is not None
         drafts = self._lynx.begin_verify(remote, alone=self.running == [request])
-        self._drop_output(request)
-        request.num_computed_tokens = request.num_prompt_tokens - 1
+        self._drop_drafts(remote, request)
+        request.num_computed_tokens = request.num_tokens - 1
         request.spec_token_ids = list(drafts)
         if drafts:  # else the request may be a new one, which has no row
             self._lynx_stale_rows.add(remote.request_id)
@@ -196,12 +220,13 @@ class LynxSchedulerMixin(_Scheduler):
             cached.all_token_ids[request_id] = self.requests[request_id].all_token_ids.copy()
             self._lynx_stale_rows.remove(request_id)
 
-    def _drop_output(self, request: Any) -> None:
+    def _drop_drafts(self, remote: RemoteRequest, request: Any) -> None:
         """Takes the drafts out of the request again: tokens, and the hashes of blocks they filled."""
-        prompt = request.num_prompt_tokens
-        request._output_token_ids.clear()
-        del request._all_token_ids[prompt:]
-        del request.block_hashes[prompt // self.kv_cache_manager.block_pool.hash_block_size :]
+        handed = int(remote.decoder.first is not None)
+        kept = request.num_prompt_tokens + handed
+        del request._output_token_ids[handed:]
+        del request._all_token_ids[kept:]
+        del request.block_hashes[kept // self.kv_cache_manager.block_pool.hash_block_size :]
 
     # Output.
 
@@ -257,19 +282,12 @@ class LynxSchedulerMixin(_Scheduler):
                 _take_one(self._lynx_void, request_id)
                 if model_runner_output.sampled_token_ids:
                     model_runner_output.sampled_token_ids[model_runner_output.req_id_to_index[request_id]] = []
+        told, self._lynx_told = self._lynx_told, []
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(
             scheduler_output, model_runner_output, *args, **kwargs
         )
-        for request in self._lynx_ended:
-            ended = EngineCoreOutput(
-                request_id=request.request_id,
-                new_token_ids=[],
-                finish_reason=request.get_finished_reason(),
-                events=request.take_events(),
-                trace_headers=request.trace_headers,
-            )
-            outputs.setdefault(request.client_index, EngineCoreOutputs()).outputs.append(ended)
-        self._lynx_ended.clear()
+        for client, output in reversed(told):  # before what vLLM tells: a first token before the error that follows it
+            outputs.setdefault(client, EngineCoreOutputs()).outputs.insert(0, output)
         self._lynx_stale_rows &= self.requests.keys()
         return outputs
 
@@ -291,7 +309,7 @@ class LynxSchedulerMixin(_Scheduler):
             super()._preempt_request(request, *args, **kwargs)
             return
         assert self._lynx is not None
-        self._drop_output(request)
+        self._drop_drafts(remote, request)
         cause = FallbackCause.PREEMPTED if remote.failure is None else FallbackCause.TRANSFER
         self._lynx.give_up(remote, cause, remote.failure or "preempted")
         super()._preempt_request(request, *args, **kwargs)

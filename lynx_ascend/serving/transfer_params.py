@@ -18,7 +18,8 @@ class RemotePrompt(msgspec.Struct, frozen=True):
     """A prompt whose KV waits on a prefill instance.
 
     The names are those of vLLM's own connectors, so that proxies pass them on. `remote_tokens` is the prompt's length
-    in tokens; the block table stays on the prefill side, where `remote_request_id` finds it.
+    in tokens; the block table stays on the prefill side, where `remote_request_id` finds it. `remote_first_token` is
+    the one token that the prefill instance sampled on its own exact cache; None: there is none to hand over.
     """
 
     remote_engine_id: str
@@ -26,6 +27,7 @@ class RemotePrompt(msgspec.Struct, frozen=True):
     remote_host: str
     remote_port: int
     remote_tokens: int
+    remote_first_token: int | None = None
 
     def to_params(self) -> dict[str, Any]:
         """What the prefill instance returns with its answer."""
@@ -53,6 +55,8 @@ class RemotePrompt(msgspec.Struct, frozen=True):
             raise TransferParamsError(f"kv_transfer_params: remote_request_id is not 1 .. {MAX_ID} characters long")
         if prompt.remote_tokens < 1:
             raise TransferParamsError(f"kv_transfer_params: remote_tokens {prompt.remote_tokens} is not positive")
+        if prompt.remote_first_token is not None and prompt.remote_first_token < 0:
+            raise TransferParamsError(f"kv_transfer_params: remote_first_token {prompt.remote_first_token} is negative")
         return prompt
 
 

@@ -74,7 +74,7 @@ def test_lynx_answers_what_the_8_bit_cache_does(demo: tuple[dict[str, Any], Path
     model = ensure_model()
     [prompt] = prompts(load_tokenizer(model), 1, [CONTEXT])
     reference = AutoModelForCausalLM.from_pretrained(model)
-    expected = reference_text(reference, prompt, CodecConfig(), 64, ignore_eos=True)
+    expected = reference_text(reference, prompt, CodecConfig(), 64, ignore_eos=True, handover=True)
     lynx = demo[0]["prompts"][0]["methods"][1]
     assert lynx["token_ids"] == expected
 

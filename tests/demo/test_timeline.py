@@ -30,7 +30,7 @@ def test_rows_of_a_split_method(run: Run) -> None:
     verify = rows["decode server: verify"]
     assert (verify.bars[0].start, verify.bars[0].end) == pytest.approx((1.6279, 1.8123))
     assert verify.note == "one pass, 1 of 2 accepted"
-    assert rows["client: verified tokens"].ticks == pytest.approx((1.82, 1.82, 1.90))
+    assert rows["client: tokens"].ticks == pytest.approx((1.82, 1.82, 1.90))
 
 
 def test_no_drafting_rows_for_a_monolithic_method(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_no_drafting_rows_for_a_monolithic_method(tmp_path: Path) -> None:
     recorded.write(tmp_path, decode=decode)
     rows = rows_of(Run(recorded.completion(), trace_of(read_events(tmp_path), "cmpl-b182")))
     assert [row.label for row in rows] == [
-        "prefill server: last block", "prefill server: encode", "link: int8 stream", "client: verified tokens",
+        "prefill server: last block", "prefill server: encode", "link: int8 stream", "client: tokens",
     ]  # fmt: skip
 
 

@@ -95,11 +95,13 @@ def held_kv(params: Mapping[str, Any], timeout: float = 60.0) -> PromptKV:
     return kv
 
 
-def reference_text(model: Any, prompt_ids: Sequence[int], kv: PromptKV, max_tokens: int) -> list[int]:
+def reference_text(model: Any, prompt_ids: Sequence[int], kv: PromptKV, max_tokens: int, *, first: int) -> list[int]:
     """Greedy token ids on the Anchor + Residual cache of `kv`, past EOS.
 
     Args:
         model: a Transformers causal LM in float32.
+        first: the token that the prefill server handed over.
     """
     _, full = reconstruct(kv, CodecConfig())
-    return greedy_text(model, prompt_ids, _Reconstruction(full.keys, full.values), max_tokens, ignore_eos=True)
+    cache = _Reconstruction(full.keys, full.values)
+    return greedy_text(model, prompt_ids, cache, max_tokens, ignore_eos=True, first=first)

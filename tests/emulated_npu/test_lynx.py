@@ -137,8 +137,12 @@ def references(model: str, prefill: Server, prompts: list[list[int]]) -> list[li
     from tests.emulated_npu.reference import held_kv, reference_text
 
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    held = [held_kv(prefilled(prefill, prompt)) for prompt in prompts]
-    return [reference_text(loaded, prompt, kv, MAX_TOKENS) for prompt, kv in zip(prompts, held, strict=True)]
+    found = []
+    for prompt in prompts:
+        params = prefilled(prefill, prompt)
+        first = params["remote_first_token"]
+        found.append(reference_text(loaded, prompt, held_kv(params), MAX_TOKENS, first=first))
+    return found
 
 
 def test_text_equals_the_8_bit_cache(

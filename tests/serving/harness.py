@@ -133,12 +133,21 @@ class Engine:
     def answer(self, prompt: list[int], params: dict[str, Any] | None = None, **kwargs: Any) -> Answer:
         return self.run(self.add(prompt, params, **kwargs))[0]
 
-    def prefill(self, prompt: list[int]) -> dict[str, Any]:
-        """Prefills for a remote decode; returns the kv_transfer_params that a proxy would pass on."""
-        params = self.answer(prompt, {"do_remote_decode": True}, max_tokens=1).params
+    def prefill(self, prompt: list[int], **sampling: Any) -> dict[str, Any]:
+        """Prefills for a remote decode; returns the kv_transfer_params that a proxy would pass on.
+
+        sampling: the request's parameters; a proxy leaves them as they are, but for the number of tokens.
+        """
+        sampling = {**sampling, "max_tokens": 1, "n": 1, "min_tokens": min(sampling.get("min_tokens", 0), 1)}
+        params = self.answer(prompt, {"do_remote_decode": True}, **sampling).params
         assert params is not None and params["do_remote_prefill"] is True
         self.step_until(lambda: params["remote_request_id"] in self.producer._held, "the prompt's hold")
         return params
+
+    def remote(self, prompt: list[int], **kwargs: Any) -> Answer:
+        """A request that is prefilled for, and decoded, under the same sampling parameters."""
+        sampling = {key: value for key, value in kwargs.items() if not key.startswith("lynx_")}
+        return self.answer(prompt, self.prefill(prompt, **sampling), **kwargs)
 
     def expire_leases(self) -> None:
         """As if the lease of every prompt that nobody fetched were over."""
@@ -169,6 +178,7 @@ class Engine:
                 "remotes": len(self.half.remotes),
                 "private": len(self.half.private),
                 "refused": len(self.half.refused),
+                "first tokens": len(self.half.handover),
                 "steps in flight": self.scheduler._lynx_in_flight.total(),
                 "void steps": self.scheduler._lynx_void.total(),
                 "stale rows": len(self.scheduler._lynx_stale_rows),

@@ -1,4 +1,4 @@
-"""Are randomly sampled answers with drafts distributed as those without? One engine, one tiny model, many requests.
+"""Are randomly sampled answers, with drafts and handovers, distributed as without? One engine, one tiny model.
 
     python -m tests.serving.random_sampling --requests 600      # prints one JSON object
 
@@ -105,7 +105,8 @@ class Sampler:
 
     def _watch(self, event: str, request_id: str, **fields: Any) -> None:
         if event == "verify_start":
-            drafts = self.engine.half.remotes[request_id].decoder.drafts
+            decoder = self.engine.half.remotes[request_id].decoder
+            drafts = decoder.drafts if decoder.first is None else (decoder.first, *decoder.drafts)
             temperature = self.engine.scheduler.requests[request_id].sampling_params.temperature
             (name,) = (name for name in GROUPS if GROUPS[name]["temperature"] == temperature)
             if len(drafts) >= TOKENS:
@@ -122,13 +123,17 @@ class Sampler:
         random.Random(1).shuffle(names)
         for first in range(0, len(names), BATCH):
             batch = names[first : first + BATCH]
-            ids = [self.engine.add(self.prompt, {"do_remote_decode": True}, max_tokens=1) for _ in batch]
+            # Every other one has a seed, and so samples its first token here; the others' is the one that P sampled.
+            sampling = [
+                {**GROUPS[name], "seed": first + index if index % 2 else None, "ignore_eos": True}
+                for index, name in enumerate(batch)
+            ]
+            ids = [self.engine.add(self.prompt, {"do_remote_decode": True}, max_tokens=1, **own) for own in sampling]
             params = [answer.params for answer in self.engine.run(*ids)]
-            ids = []
-            for index, (name, given) in enumerate(zip(batch, params, strict=True)):
-                seed = first + index if index % 2 else None
-                sampling = {**GROUPS[name], "seed": seed, "max_tokens": CAP + 2, "ignore_eos": True, **options}
-                ids.append(self.engine.add(self.prompt, given, **sampling))
+            ids = [
+                self.engine.add(self.prompt, given, max_tokens=CAP + 2, **own, **options)
+                for given, own in zip(params, sampling, strict=True)
+            ]
             for name, answer in zip(batch, self.engine.run(*ids), strict=True):
                 found[name].append(tuple(answer.tokens[:TOKENS]))
         self.engine.assert_clean()
@@ -137,7 +142,10 @@ class Sampler:
 
 def measure(sampler: Sampler, requests: int) -> dict[str, Any]:
     """The tests of each group's answers and of its drafts, and how many drafts were made and accepted in the mean."""
+    handover = sampler.engine.half.handover
+    handover.enabled = False
     plain = sampler.answers(requests, lynx_draft_cap=0)
+    handover.enabled = True
     assert not sampler.drafted, "the reference drafted"
     lynx = sampler.answers(requests, lynx_draft_cap=CAP, lynx_bandwidth=MBIT_S)
     return {

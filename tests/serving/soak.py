@@ -64,6 +64,7 @@ class Client:
     abort_in: str | None = None  # state of the SpecDecoder in which the client goes away
     tokens: list[int] = field(default_factory=list)
     method: str | None = None  # by which its prompt was fetched
+    handed: int | None = None  # the first token of its answer, where the prefill side's was taken over
     fetched: bool = False  # the 8-bit cache was verified or in place: its answer is due
     params: dict[str, Any] | None = None
     finish: str | None = None
@@ -124,6 +125,7 @@ class Soak:
         self.counts: Counter[str] = Counter()
         self.clients: dict[str, Client] = {}
         self.prompts: dict[str, list[int]] = {}  # by remote_request_id
+        self._gone_unheard: set[str] = set()  # requests whose clients went away with a first token on its way
         self._shared = [self._tokens(48) for _ in range(4)]  # prefixes that prompts have in common
         self._count = 0
         self._due_for: Counter[str] = Counter()  # steps that a request waits for what is due
@@ -211,8 +213,14 @@ class Soak:
                 "remote_request_id": source,
                 "remote_host": "127.0.0.1",
                 "remote_port": 1,
-                "remote_tokens": len(prompt) + (kind == "bad"),
+                "remote_tokens": len(prompt),
             }
+            if rng.random() < 0.5:
+                # Any token, EOS too: one that this side would not sample shows whose it is.
+                extra["kv_transfer_params"]["remote_first_token"] = rng.randrange(VOCABULARY)
+            if kind == "bad":
+                wrong = rng.choice([{"remote_tokens": len(prompt) + 1}, {"remote_first_token": 1 << 30}])
+                extra["kv_transfer_params"] |= wrong
             extra["lynx_method"] = rng.choices(["lynx", "auto", "alg1", "int8", "bf16"], [65, 15, 5, 7, 8])[0]
             extra["lynx_window"] = rng.choice(["adaptive", "fixed", "fixed"])
             extra["lynx_draft_cap"] = rng.choice([0, 1, 4, 16, 16, 64, 64])
@@ -231,9 +239,12 @@ class Soak:
             if rng.random() < 0.5:
                 client.abort_at = self.clock.now + rng.expovariate(3)
             else:
-                client.abort_in = rng.choice(["WAITING", "DRAFTING", "PARKED", "VERIFYING", "VERIFYING"])
+                client.abort_in = rng.choice(["WAITING", "HANDED", "DRAFTING", "PARKED", "VERIFYING", "VERIFYING"])
         self.clients[request.request_id] = client
         self.scheduler.add_request(request)
+        due = extra.get("kv_transfer_params", {}).get("remote_first_token")
+        if kind == "remote" or client.handed is not None:  # of siblings one
+            assert client.handed == due, f"{request.request_id} was to begin with {due}"
         self.counts[kind] += 1
 
     def _plan(self, order: PullOrder) -> Plan:
@@ -262,6 +273,8 @@ class Soak:
     def _on_event(self, event: str, request_id: str, **fields: Any) -> None:
         self._listener(event, request_id, **fields)
         self.counts[event] += 1
+        if event == "handed":
+            self.clients[request_id].handed = self.half.remotes[request_id].first
         if event == "pull":
             self.clients[request_id].method = fields["method"]
         if event in ("verified", "exact") and request_id in self.clients:
@@ -292,7 +305,10 @@ class Soak:
                 self._abort()
             for outputs in self.scheduler.update_from_output(output, result).values():
                 for told in outputs.outputs:
-                    self._take(self.clients[told.request_id], told)
+                    if told.request_id in self.clients:  # a client may go away before it has heard of a first token
+                        self._take(self.clients[told.request_id], told)
+                    else:
+                        assert told.request_id in self._gone_unheard, f"{told.request_id} was told after its end"
         self._check_often()
 
     def _asked(self) -> int:
@@ -317,6 +333,8 @@ class Soak:
             now = client.abort_in == "VERIFYING" or self.rng.random() < 0.3
             if late or (client.abort_in is not None and client.abort_in == state and now):
                 self.counts[f"aborted in {state}"] += 1
+                if client.handed is not None and not client.tokens:
+                    self._gone_unheard.add(request_id)
                 gone.append(request_id)
         for request_id in gone:
             self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
@@ -327,6 +345,8 @@ class Soak:
         for token in told.new_token_ids:
             context = request.prompt_token_ids + client.tokens
             expected = {answer(context, quality) for quality in self._due(client)}
+            if client.handed is not None and not client.tokens:
+                expected = {client.handed}
             assert token in expected, (
                 f"{request.request_id} ({client.kind}, preempted {request.num_preemptions} times): token "
                 f"{len(client.tokens)} is {token}, not {expected}"
@@ -339,7 +359,8 @@ class Soak:
         client.finish = told.finish_reason.name.lower()
         if client.finish == "error":
             failing = not self.scheduler.recompute_kv_load_failures
-            assert not client.tokens and (client.kind == "bad" or failing), f"{request.request_id}: error"
+            shown = int(client.handed is not None)
+            assert len(client.tokens) == shown and (client.kind == "bad" or failing), f"{request.request_id}: error"
         else:
             assert client.finish == ended and client.kind != "bad", (
                 f"{request.request_id}: {client.finish}, not {ended}"
@@ -350,6 +371,7 @@ class Soak:
         self.counts["tokens"] += len(client.tokens)
         if client.kind == "prefill":
             assert told.kv_transfer_params["remote_tokens"] == request.num_prompt_tokens
+            assert [told.kv_transfer_params["remote_first_token"]] == client.tokens
         del self.clients[request.request_id]
 
     def _due(self, client: Client) -> set[Quality]:
@@ -357,8 +379,9 @@ class Soak:
         lossy = client.request.sampling_params.extra_args and client.request.sampling_params.extra_args.get(
             "lynx_method"
         )
-        if not client.fetched or lossy == "bf16" or client.request.num_prompt_tokens == 1:
-            return {Quality.EXACT}  # nothing came, or nothing was lost, or only the last token's KV is used
+        recomputed = client.request.num_prompt_tokens == 1 and client.handed is None
+        if not client.fetched or lossy == "bf16" or recomputed:
+            return {Quality.EXACT}  # nothing came, or nothing was lost, or the last token's KV is all there is
         # Preempted after its verification, a request goes on from its tokens on KV that was computed here.
         return {Quality.EIGHT, Quality.EXACT} if client.request.num_preemptions else {Quality.EIGHT}
 
@@ -405,7 +428,8 @@ class Soak:
             "private": len(self.half.private),
             "refused": len(self.half.refused),
             "votes": len(self.half._votes),
-            "to be told": len(scheduler._lynx_ended),
+            "first tokens": len(self.half.handover),
+            "to be told": len(scheduler._lynx_told),
             "steps in flight": scheduler._lynx_in_flight.total(),
             "void steps": scheduler._lynx_void.total(),
             "stale rows": len(scheduler._lynx_stale_rows),

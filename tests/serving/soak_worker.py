@@ -64,7 +64,9 @@ class Runner:
         self._computed: dict[str, int] = {}
         for new in output.scheduled_new_reqs:
             assert new.req_id not in self._rows
-            row = self._rows[new.req_id] = Row(list(new.prompt_token_ids), list(new.block_ids[0]))
+            handed = output.kv_connector_metadata.handed  # as runner_patch takes it
+            first = [handed[new.req_id]] if new.req_id in handed else []
+            row = self._rows[new.req_id] = Row(list(new.prompt_token_ids), list(new.block_ids[0]), first)
             self._add(new.req_id, row)
             self._computed[new.req_id] = new.num_computed_tokens
         for i, request_id in enumerate(cached.req_ids):

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.portable]
 
 
 def waiting(engine: Any, request: str) -> bool:
-    return bool(engine.state(request) == "WAITING" and engine.consumer._jobs)
+    return bool(engine.state(request) == "HANDED" and engine.consumer._jobs)
 
 
 def receiving(engine: Any, request: str) -> bool:

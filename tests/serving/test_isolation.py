@@ -46,7 +46,7 @@ def test_verifying_beside_requests_that_sample_otherwise(
     drafting = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=10, max_tokens=24)
     engine.step_until(lambda: engine.state(drafting) == "DRAFTING", "drafting")
     other = engine.add(beside, max_tokens=120, ignore_eos=True, **sampling)
-    engine.step_until(lambda: len(engine.answers[drafting].tokens) > 0, "the verified tokens")
+    engine.step_until(lambda: len(engine.answers[drafting].tokens) > 1, "the verified tokens")
     assert not engine.answers[other].finish_reason
     lynx, neighbour = engine.run(drafting, other)
     assert lynx.tokens == plain

@@ -118,6 +118,7 @@ def test_a_request_with_drafts(
     assert changes.all() == {
         "lynx_held_prompts_total": 1,
         "lynx_held_tokens_total": len(prompt),
+        "lynx_handed_tokens_total": 1,
         "lynx_pulls_total,lynx": 1,
         "lynx_transfers_total": 1,
         "lynx_verifications_total": 1,
@@ -149,8 +150,8 @@ def test_a_request_with_drafts(
 def test_a_verification_shows_with_its_own_step(engine: Any, prompts: list[list[int]], read: Read) -> None:
     """It ends the request, and no step follows."""
     before = read("lynx_verifications_total"), read("lynx_accepted_tokens_total")
-    options = {"lynx_bandwidth": 28, "max_tokens": 2}
-    engine.answer(prompts[1], engine.prefill(prompts[1]), **options)
+    options = {"lynx_bandwidth": 8, "max_tokens": 3}  # its one draft, after P's token, holds
+    engine.answer(prompts[0], engine.prefill(prompts[0]), **options)
     assert (read("lynx_verifications_total"), read("lynx_accepted_tokens_total")) == (before[0] + 1, before[1] + 1)
 
 
@@ -170,6 +171,7 @@ def test_what_goes_wrong(engine: Any, prompts: list[list[int]], read: Read, monk
         assert seen == {
             "lynx_held_prompts_total": 1,
             "lynx_held_tokens_total": len(prompt),
+            "lynx_handed_tokens_total": 1,
             "lynx_pulls_total,lynx": 1,
             f"lynx_failed_transfers_total,{reason}": 1,
             "lynx_fallbacks_total,transfer": 1,
@@ -199,7 +201,7 @@ def test_what_goes_wrong(engine: Any, prompts: list[list[int]], read: Read, monk
 
     changes = Changes(engine, read, prompt)
     request = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=1)
-    engine.step_until(lambda: engine.state(request) == "WAITING" and engine.consumer.staged_bytes(), "its first bytes")
+    engine.step_until(lambda: engine.state(request) == "HANDED" and engine.consumer.staged_bytes(), "its first bytes")
     engine.abort(request)
     engine.assert_clean()
     assert changes.all()["lynx_aborted_total"] == 1
@@ -233,6 +235,7 @@ def test_a_method_without_drafts(engine: Any, prompts: list[list[int]], read: Re
     assert changes.all() == {
         "lynx_held_prompts_total": 1,
         "lynx_held_tokens_total": len(prompts[0]),
+        "lynx_handed_tokens_total": 1,
         "lynx_pulls_total,int8": 1,
         "lynx_transfers_total": 1,
         "lynx_send_seconds_count,anchor": 1,

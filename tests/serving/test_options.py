@@ -10,7 +10,7 @@ from lynx_ascend.serving.options import LynxOptions, OptionError, RequestOptions
 from lynx_ascend.serving.transfer_params import RemotePrompt, TransferParamsError, wants_remote_decode
 from lynx_ascend.transport.tls import TlsConfig
 
-PROMPT = RemotePrompt("engine", "request", "127.0.0.1", 4321, 77)
+PROMPT = RemotePrompt("engine", "request", "127.0.0.1", 4321, 77, 1234)
 
 
 def test_defaults() -> None:
@@ -102,6 +102,18 @@ def test_params_that_are_no_object_are_refused(params: Any) -> None:
     with pytest.raises(TransferParamsError, match="kv_transfer_params"):
         RemotePrompt.from_params(params)
     assert not wants_remote_decode(params)
+
+
+def test_a_first_token_may_be_missing_but_not_wrong() -> None:
+    """Its bound is the model's vocabulary, which D knows: test_handover."""
+    params = PROMPT.to_params()
+    for none in ({}, {"remote_first_token": None}):
+        params.pop("remote_first_token", None)
+        prompt = RemotePrompt.from_params(params | none)
+        assert prompt is not None and prompt.remote_first_token is None
+    for wrong in (-1, "1234", 1234.5, True, [1234]):
+        with pytest.raises(TransferParamsError, match="remote_first_token"):
+            RemotePrompt.from_params(params | {"remote_first_token": wrong})
 
 
 def test_requests_of_other_kinds_ask_for_nothing() -> None:

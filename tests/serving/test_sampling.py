@@ -48,9 +48,9 @@ def both(engine: Any, prompt: list[int], verified: list[dict[str, Any]]) -> Both
     def both(draft_cap: int = 16, **sampling: Any) -> tuple[Any, Any]:
         before = len(verified)
         options = {"lynx_bandwidth": SLOW, "lynx_draft_cap": draft_cap}
-        drafted = engine.answer(prompt, engine.prefill(prompt), **options, **sampling)
+        drafted = engine.remote(prompt, **options, **sampling)
         assert len(verified) == before + 1 and verified[-1]["drafted"] > 0, "nothing was drafted"
-        plain = engine.answer(prompt, engine.prefill(prompt), lynx_draft_cap=0, **sampling)
+        plain = engine.remote(prompt, lynx_draft_cap=0, **sampling)
         assert len(verified) == before + 1
         engine.assert_clean()
         return drafted, plain
@@ -111,7 +111,7 @@ def test_logprobs_beside_requests_with_and_without(
     engine: Any, prompt: list[int], prompts: list[list[int]], verified: list[dict[str, Any]]
 ) -> None:
     """The rows of the verify pass's batch keep their own."""
-    plain = engine.answer(prompt, engine.prefill(prompt), lynx_draft_cap=0, max_tokens=24, logprobs=2)
+    plain = engine.remote(prompt, lynx_draft_cap=0, max_tokens=24, logprobs=2)
     sampling = [{"logprobs": 5}, {}]
     alone = [engine.answer(prompts[1][:90], max_tokens=100, ignore_eos=True, **own) for own in sampling]
     drafting = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=SLOW, max_tokens=24, logprobs=2)
@@ -214,13 +214,13 @@ def test_what_does_not_draft_is_decoded_ordinarily(
     if "custom processor" in sampling:  # what the connector passes on where engine_may_draft says no
         monkeypatch.setattr(engine.half, "_drafting", False)
         sampling = {}
-    request = engine.add(prompt, engine.prefill(prompt), lynx_bandwidth=SLOW, max_tokens=12, **sampling)
+    request = engine.add(prompt, engine.prefill(prompt, **sampling), lynx_bandwidth=SLOW, max_tokens=12, **sampling)
     seen = set()
     while not engine.answers[request].finish_reason:
         seen.add(engine.state(request))
         engine.step()
-    assert seen <= {"WAITING", None}
-    plain = engine.answer(prompt, engine.prefill(prompt), lynx_draft_cap=0, max_tokens=12, **sampling)
+    assert seen <= {"WAITING", "HANDED", None}
+    plain = engine.remote(prompt, lynx_draft_cap=0, max_tokens=12, **sampling)
     assert engine.answers[request].tokens == plain.tokens
     engine.assert_clean()
 

@@ -17,8 +17,8 @@ REQUESTS, SEED = 2000, 1
 # What must have happened, or the soak shows nothing about it.
 SEEN = {
     *("verified", "exact", "fallback", "failed before the anchor", "failed after the anchor", "repeated reports"),
-    *("aborted in WAITING", "aborted in DRAFTING", "aborted in PARKED", "aborted in None"),
-    *("preempted in DRAFTING", "preempted in PARKED", "preempted in None", "resets"),
+    *("handed", "aborted in HANDED", "aborted in WAITING", "aborted in DRAFTING", "aborted in PARKED"),
+    *("aborted in None", "preempted in DRAFTING", "preempted in PARKED", "preempted in None", "resets"),
     *("told to wait", "skip", "declined"),
     *("finished: stop", "finished: length", "finished: error", "cached blocks checked"),
 }

@@ -18,8 +18,8 @@ def prompt(prompts: list[list[int]]) -> list[int]:
 
 def both(engine: Any, prompt: list[int], **sampling: Any) -> tuple[Any, Any]:
     """(with drafts, without): the same request over the same 8-bit cache."""
-    drafted = engine.answer(prompt, engine.prefill(prompt), lynx_bandwidth=SLOW, **sampling)
-    plain = engine.answer(prompt, engine.prefill(prompt), lynx_draft_cap=0, **sampling)
+    drafted = engine.remote(prompt, lynx_bandwidth=SLOW, **sampling)
+    plain = engine.remote(prompt, lynx_draft_cap=0, **sampling)
     engine.assert_clean()
     return drafted, plain
 
