@@ -29,7 +29,7 @@ PROMPT_TOKENS = 300
 CAP = 6
 BATCH = 64
 TOKENS = 3  # of each answer that are compared, jointly
-MBIT_S = 0.1  # on which the Residual takes longer than the drafts, on a busy machine too
+MBIT_S = 0.3  # on which the Residual takes longer than the drafts, on a busy machine too
 GROUPS: dict[str, dict[str, Any]] = {
     "plain": {"temperature": 1.0},
     "limited": {"temperature": 0.8, "top_k": 12, "top_p": 0.95},
@@ -96,7 +96,7 @@ class Sampler:
     """An engine, and the answers of many requests with one prompt."""
 
     def __init__(self, model: str) -> None:
-        self.engine = Engine(model, blocks=4096, tokenizer=False)
+        self.engine = Engine(model, blocks=4096, tokenizer=False, stall=60.0)  # so many slow links wait for each other
         self.prompt = random.Random(3).choices(range(VOCABULARY), k=PROMPT_TOKENS)
         self.drafts: dict[str, list[tuple[int, ...]]] = {}  # by group, the first TOKENS of each draft
         self.drafted: list[int] = []  # by request, and how many of them were accepted

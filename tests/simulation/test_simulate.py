@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lynx_ascend.simulation.alone import Policy
@@ -80,6 +80,7 @@ def test_nothing_is_lost(
 
 @settings(max_examples=60, deadline=None)
 @given(asked=arrivals, layerwise=st.booleans())
+@example([Arrival(0.0, 2000, 1)] * 4 + [Arrival(1.0, 50, 1), Arrival(1.0, 400, 1)], True)
 def test_no_residual_moves_while_an_anchor_waits(asked: list[Arrival], layerwise: bool) -> None:
     run = simulate(BY_NAME["lynx, layer-wise" if layerwise else "lynx"], asked)
     anchors = [request.flows[0] for request in run.requests]
@@ -89,6 +90,8 @@ def test_no_residual_moves_while_an_anchor_waits(asked: list[Arrival], layerwise
     sent: dict[Flow, float] = dict.fromkeys(anchors, 0.0)
     seen = 0
     for served in run.link.served:
+        if served.end - served.start < 1e-9:  # between two times that differ by their rounding
+            continue
         while coming is not None and coming[0] <= served.start + 1e-12:
             released[anchors[coming[1]]] += coming[2]
             coming = next(releases, None)
