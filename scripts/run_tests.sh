@@ -36,14 +36,14 @@ suite() { # NAME FOLDER COMMAND...
 asynchronous=(-m "portable and engine" --ignore=tests/serving/test_soak.py tests/serving)
 first_lane() {
   suite "vLLM 0.32" . pytest "$@"
-  suite "vLLM 0.32, asynchronous" . env LYNX_TEST_ASYNC=1 pytest "${asynchronous[@]}"
+  suite "vLLM 0.23, asynchronous" .venv-vllm-0.23/tree env LYNX_TEST_ASYNC=1 ../bin/python -m pytest "${asynchronous[@]}"
 }
 second_lane() {
   suite "set-up of vLLM 0.23" . bash scripts/setup_vllm_023.sh
-  suite "vLLM 0.23" .venv-vllm-0.23/tree ../bin/python -m pytest -m portable tests/serving
-  suite "vLLM 0.23, asynchronous" .venv-vllm-0.23/tree env LYNX_TEST_ASYNC=1 ../bin/python -m pytest "${asynchronous[@]}"
   suite "set-up of the emulated NPU" . bash scripts/setup_emulated_npu.sh
   suite "vllm-ascend on the emulated NPU" . .venv-npu/bin/python -m pytest tests/emulated_npu
+  suite "vLLM 0.23" .venv-vllm-0.23/tree ../bin/python -m pytest -m portable tests/serving
+  suite "vLLM 0.32, asynchronous" . env LYNX_TEST_ASYNC=1 pytest "${asynchronous[@]}"
 }
 set -m # the second lane is a process group, which ends with this script
 lane=2 second_lane &

@@ -49,8 +49,15 @@ def cluster(model_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         max_model_len=2048,
         cache_gib=3,  # room for all at once: a prompt that waits for blocks on D longer than its lease is lost
         log_stats=True,
-        # Every request that can is to draft.
-        extra={"method": "lynx", "window": "fixed", "health": False, "request_bandwidth": True, "lease": 20.0},
+        # Every request that can is to draft, however long P's one core takes to get round to it.
+        extra={
+            "method": "lynx",
+            "window": "fixed",
+            "health": False,
+            "request_bandwidth": True,
+            "lease": 20.0,
+            "stall": 150.0,
+        },
         # Without a prefix cache no answer of D can come from an earlier one's KV.
         decode_args=("--no-enable-prefix-caching",),
     )
