@@ -56,7 +56,8 @@ def cluster(model_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             "health": False,
             "request_bandwidth": True,
             "lease": 20.0,
-            "stall": 150.0,
+            "stall": 300.0,
+            "deadline": 300.0,
         },
         # Without a prefix cache no answer of D can come from an earlier one's KV.
         decode_args=("--no-enable-prefix-caching",),
