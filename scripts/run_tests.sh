@@ -32,24 +32,18 @@ suite() { # NAME FOLDER COMMAND...
   fi
   echo "run_tests: $name $result, $(((SECONDS - start + 30) / 60)) min" | tee -a "$logs/results"
 }
-# pytest; what failed runs once more when the rest is done: real servers share two cores here, and a test of when something
-# happens may meet a busy moment. Both outcomes are in the log; what fails twice fails.
-tests() { # PYTEST COMMAND...
-  set -- "$@" -o cache_dir="$logs/$name.cache" # each suite's own: they run beside each other
-  "$@" || { echo "run_tests: once more, what failed" && "$@" --last-failed --last-failed-no-failures=none; }
-}
 # With an engine only, and without the soak, which has both modes itself.
 asynchronous=(-m "portable and engine" --ignore=tests/serving/test_soak.py tests/serving)
 first_lane() {
-  suite "vLLM 0.32" . tests pytest "$@"
-  suite "vLLM 0.23, asynchronous" .venv-vllm-0.23/tree tests env LYNX_TEST_ASYNC=1 ../bin/python -m pytest "${asynchronous[@]}"
+  suite "vLLM 0.32" . pytest "$@"
+  suite "vLLM 0.32, asynchronous" . env LYNX_TEST_ASYNC=1 pytest "${asynchronous[@]}"
 }
 second_lane() {
   suite "set-up of vLLM 0.23" . bash scripts/setup_vllm_023.sh
   suite "set-up of the emulated NPU" . bash scripts/setup_emulated_npu.sh
-  suite "vllm-ascend on the emulated NPU" . tests .venv-npu/bin/python -m pytest tests/emulated_npu
-  suite "vLLM 0.23" .venv-vllm-0.23/tree tests ../bin/python -m pytest -m portable tests/serving
-  suite "vLLM 0.32, asynchronous" . tests env LYNX_TEST_ASYNC=1 pytest "${asynchronous[@]}"
+  suite "vllm-ascend on the emulated NPU" . .venv-npu/bin/python -m pytest tests/emulated_npu
+  suite "vLLM 0.23" .venv-vllm-0.23/tree ../bin/python -m pytest -m portable tests/serving
+  suite "vLLM 0.23, asynchronous" .venv-vllm-0.23/tree env LYNX_TEST_ASYNC=1 ../bin/python -m pytest "${asynchronous[@]}"
 }
 set -m # the second lane is a process group, which ends with this script
 lane=2 second_lane &
