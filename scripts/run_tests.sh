@@ -47,10 +47,11 @@ second_lane() {
 }
 set -m # the second lane is a process group, which ends with this script
 lane=2 second_lane &
-trap 'kill -- -$! 2>/dev/null || true' EXIT
+second=$!
+trap 'kill -- -$second 2>/dev/null || true' EXIT
 set +m
 lane=1 first_lane "$@"
-wait
+wait "$second" || echo "run_tests: the second lane FAILED, it ended before its suites" >>"$logs/results"
 echo "run_tests: all suites"
 cat "$logs/results"
 ! grep -q FAILED "$logs/results"

@@ -7,11 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
 from lynx_ascend.codec.config import Stream
-from lynx_ascend.serving import drafting
 from lynx_ascend.serving.handover import Handover
 from lynx_ascend.serving.options import LynxOptions
 from tests.serving.harness import ASYNC, Engine
@@ -346,20 +344,6 @@ def test_engines_that_hand_over_none() -> None:
     assert not handed(logits_processors=["module:Processor"])
     assert not handed(return_sampling_mask=True)
     assert not handed(enable_return_routed_experts=True)
-
-
-def test_parameters_that_nobody_has_thought_of(engine: Engine) -> None:
-    class Request:
-        resumable, skip_reading_prefix_cache = False, False
-        sampling_params = SamplingParams(max_tokens=9, temperature=0.5, stop=["x"])
-
-    request = Request()
-    assert drafting.takes_first_token(request)
-    request.sampling_params.thinking_token_budget = 5
-    assert not drafting.takes_first_token(request)
-    request.sampling_params.thinking_token_budget = None
-    request.resumable = True
-    assert not drafting.takes_first_token(request)
 
 
 def test_one_of_several_children(engine: Engine, prompt: list[int], other: int, events: Events, policy: str) -> None:

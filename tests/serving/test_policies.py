@@ -126,6 +126,7 @@ def test_stopped_draft_is_held_then_verified(
 
 
 @pytest.mark.engine
+@pytest.mark.portable
 def test_where_no_draft_is_worth_it_the_request_waits(
     engine: Any, prompts: list[list[int]], plain: list[int], policy: Policy, seen: list[Any]
 ) -> None:
@@ -148,6 +149,7 @@ def test_fixed_window_drafts_to_its_cap(
 
 
 @pytest.mark.engine
+@pytest.mark.portable
 def test_bad_drafts_end_drafting_and_good_probes_bring_it_back(
     engine: Any,
     prompts: list[list[int]],
@@ -190,6 +192,7 @@ def test_bad_drafts_end_drafting_and_good_probes_bring_it_back(
 
 
 @pytest.mark.engine
+@pytest.mark.portable
 def test_break_even_chooses_the_method(
     engine: Any, prompts: list[list[int]], plain: list[int], policy: Policy, seen: list[Any]
 ) -> None:

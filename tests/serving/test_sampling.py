@@ -235,16 +235,18 @@ def test_engines_with_logits_processors_of_their_own_do_not_draft(monkeypatch: p
     assert not drafting.engine_may_draft(config(None))
 
 
-def test_parameters_that_nobody_has_thought_of_do_not_draft() -> None:
+@pytest.mark.parametrize("allows", [drafting.may_draft, drafting.takes_first_token])
+def test_parameters_that_nobody_has_thought_of(allows: Callable[[Any], bool]) -> None:
     from vllm import SamplingParams
 
-    request = SimpleNamespace(sampling_params=SamplingParams(max_tokens=9, seed=1, stop=["x"]), resumable=False)
-    assert drafting.may_draft(request)
-    request.sampling_params.thinking_token_budget = 5
-    assert not drafting.may_draft(request)
-    request.sampling_params.thinking_token_budget = None
+    params = SamplingParams(max_tokens=9, temperature=0.5, stop=["x"])
+    request = SimpleNamespace(sampling_params=params, resumable=False, skip_reading_prefix_cache=False)
+    assert allows(request)
+    params.thinking_token_budget = 5
+    assert not allows(request)
+    params.thinking_token_budget = None
     request.resumable = True
-    assert not drafting.may_draft(request)
+    assert not allows(request)
 
 
 @pytest.mark.parametrize("policy", ["recompute", "fail"])
