@@ -27,8 +27,9 @@ WINDOW = 64  # last tokens of a cache that tell the importance of its tokens
 
 
 class Cache(TypedDict):
-    """key, value: bf16 [layers, tokens, kv_heads, head_dim]. importance: fp32 [layers, tokens, kv_heads], the mean
-    attention that the last 64 tokens of the cache pay to each."""
+    """key, value: bf16 unless asked for otherwise, [layers, tokens, kv_heads, head_dim]. importance: fp32 [layers,
+    tokens, kv_heads], the mean attention that the last 64 tokens of the cache pay to each.
+    """
 
     key: Tensor
     value: Tensor
@@ -58,10 +59,10 @@ def text_case(model: Any, ids: Sequence[int], path: Path) -> Case:
     return _kept(path) or _store(_case(model, ids[:-QUERIES], ids[-QUERIES:]), path)
 
 
-def exact_cache(model: Any, ids: Sequence[int]) -> Cache:
-    """The exact cache of all of `ids`, in one forward pass."""
+def exact_cache(model: Any, ids: Sequence[int], dtype: torch.dtype = torch.bfloat16) -> Cache:
+    """The exact cache of all of `ids` in `dtype`, in one forward pass."""
     whole, recent = prefill_with_queries(model, ids, WINDOW)
-    key, value = (torch.stack(list(parts)).to(torch.bfloat16) for parts in (whole.keys, whole.values))
+    key, value = (torch.stack(list(parts)).to(dtype) for parts in (whole.keys, whole.values))
     importance = torch.stack(list(_importance(recent, PromptKV(tuple(key), tuple(value)))))
     return Cache(key=key, value=value, importance=importance)
 

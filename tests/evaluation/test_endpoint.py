@@ -6,16 +6,19 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
 from lynx_ascend.cli import app
+from lynx_ascend.evaluation.cases import exact_cache
 from lynx_ascend.evaluation.methods import choose
 from lynx_ascend.evaluation.model import ensure_model
 from lynx_ascend.evaluation.tasks.endpoint import Endpoint, EndpointError, _letter, choose_served, run_served
@@ -188,7 +191,7 @@ def test_the_command_refuses_what_it_cannot_ask(tmp_path: Path) -> None:
 
 @pytest.mark.engine
 @pytest.mark.timeout(600)
-def test_served_answers_are_those_of_the_in_process_run(tmp_path: Path) -> None:
+def test_served_answers_are_those_of_the_in_process_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two real vLLM servers, the proxy and the connector in float32: letters by log-probability, then reasoning."""
     from lynx_ascend.demo.cluster import Cluster, ClusterOptions
 
@@ -201,20 +204,22 @@ def test_served_answers_are_those_of_the_in_process_run(tmp_path: Path) -> None:
         done = CliRunner().invoke(app, [*base, "--endpoint", f"{cluster.url}/v1", "--model", "model", "--json"])
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["methods"][0]["method"] == "as served"
+    # On the servers' fp32 cache: of one in bf16 many of int8's codes would be others.
+    monkeypatch.setattr("lynx_ascend.evaluation.tasks.run.exact_cache", partial(exact_cache, dtype=torch.float32))
     here = run_task(letters, choose(methods), tmp_path / "here", quiet())
     for (item, theirs), (same, ours) in zip(served.items, here.items, strict=True):
         assert item.name == same.name and item.wanted == same.wanted
         for name in methods.split(","):
             got, expected = (rows[name]["all"]["answer"]["log_p"] for rows in (theirs, ours))
             pairs = [(a, b) for a, b in zip(got, expected, strict=True) if a is not None]
-            # The servers' cache is fp32, the in-process run codes one of bf16: many of int8's codes are others then.
-            bound = 0.6 if name == "int8" else 0.1
+            bound = 0.001 if name == "bf16" else 0.03  # a code may round the other way
             assert len(pairs) >= 2 and max(abs(a - b) for a, b in pairs) < bound
             best = sorted(b for _, b in pairs)
             if best[-1] - best[-2] > 2 * bound:
                 assert theirs[name]["all"]["answer"]["text"] == ours[name]["all"]["answer"]["text"]
     spoken = run_task(reasoning, choose(methods), tmp_path / "spoken", quiet())
-    for (_, theirs), (_, ours) in zip(said.items, spoken.items, strict=True):
+    # To the end of "The answer is (" in the second one: on the 8-bit cache J and A are 0.0014 nats apart then.
+    for (_, theirs), (_, ours), alike in zip(said.items, spoken.items, (20, 15), strict=True):
         for name in methods.split(","):
             said_there, said_here = (rows[name]["all"]["answer"]["reasoning"] for rows in (theirs, ours))
-            assert said_there[:15] == said_here[:15]  # the letter that comes then may be close to another
+            assert said_there[:alike] == said_here[:alike]

@@ -17,8 +17,8 @@ from tests.serving.relay import Relay
 
 pytestmark = [pytest.mark.engine, pytest.mark.portable]
 SLOW = 8  # Mbit/s, on which the Residual takes longer than a short draft
-DRAFTS = {"lynx_bandwidth": SLOW, "lynx_draft_cap": 6, "lynx_window": "fixed"}
-PARKS = {"lynx_bandwidth": 3, "lynx_draft_cap": 3, "lynx_window": "fixed"}  # is parked, also on a busy machine
+DRAFTS = {"lynx_bandwidth": SLOW, "lynx_draft_cap": 6}
+PARKS = {"lynx_bandwidth": 3, "lynx_draft_cap": 3}  # is parked, also on a busy machine
 Events = list[tuple[str, dict[str, Any]]]
 
 
@@ -94,7 +94,7 @@ def test_several_in_a_batch(engine: Engine, prompts: list[list[int]], other: int
     ]
     given = [handing(engine, prompt, other) for prompt in prompts[:3]]
     ids = [
-        engine.add(prompt, params, lynx_bandwidth=speed, lynx_window="fixed", max_tokens=20)
+        engine.add(prompt, params, lynx_bandwidth=speed, max_tokens=20)
         for prompt, params, speed in zip(prompts[:3], given, [SLOW, 40, 200], strict=True)
     ]
     beside = engine.add(prompts[1][:90], max_tokens=20)
