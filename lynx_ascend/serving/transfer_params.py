@@ -51,8 +51,9 @@ class RemotePrompt(msgspec.Struct, frozen=True):
             raise TransferParamsError(f"kv_transfer_params: {error}") from None
         if not 0 < prompt.remote_port < 65536:
             raise TransferParamsError(f"kv_transfer_params: remote_port {prompt.remote_port} is outside 1 .. 65535")
-        if not 1 <= len(prompt.remote_request_id) <= MAX_ID:
-            raise TransferParamsError(f"kv_transfer_params: remote_request_id is not 1 .. {MAX_ID} characters long")
+        for name in ("remote_engine_id", "remote_request_id"):
+            if not 1 <= len(getattr(prompt, name)) <= MAX_ID:
+                raise TransferParamsError(f"kv_transfer_params: {name} is not 1 .. {MAX_ID} characters long")
         if prompt.remote_tokens < 1:
             raise TransferParamsError(f"kv_transfer_params: remote_tokens {prompt.remote_tokens} is not positive")
         if prompt.remote_first_token is not None and prompt.remote_first_token < 0:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lynx_ascend.serving.options import LynxOptions, OptionError, RequestOptions
-from lynx_ascend.serving.transfer_params import RemotePrompt, TransferParamsError, wants_remote_decode
+from lynx_ascend.serving.transfer_params import MAX_ID, RemotePrompt, TransferParamsError, wants_remote_decode
 from lynx_ascend.transport.tls import TlsConfig
 
 PROMPT = RemotePrompt("engine", "request", "127.0.0.1", 4321, 77, 1234)
@@ -114,6 +114,15 @@ def test_a_first_token_may_be_missing_but_not_wrong() -> None:
     for wrong in (-1, "1234", 1234.5, True, [1234]):
         with pytest.raises(TransferParamsError, match="remote_first_token"):
             RemotePrompt.from_params(params | {"remote_first_token": wrong})
+
+
+@pytest.mark.parametrize("field", ["remote_engine_id", "remote_request_id"])
+def test_an_id_is_no_longer_than_the_transport_carries(field: str) -> None:
+    """The handover remembers both."""
+    assert RemotePrompt.from_params(PROMPT.to_params() | {field: "x" * MAX_ID}) is not None
+    for wrong in ("", "x" * (MAX_ID + 1)):
+        with pytest.raises(TransferParamsError, match=field):
+            RemotePrompt.from_params(PROMPT.to_params() | {field: wrong})
 
 
 def test_requests_of_other_kinds_ask_for_nothing() -> None:
