@@ -55,10 +55,15 @@ class LynxConnector(KVConnectorBase_V1):
             drafting = engine_may_draft(vllm_config)
             if not drafting and transfer.is_kv_consumer:
                 logger.warning("this engine has logits processors of its own: no request drafts")
-            workers, policy = vllm_config.parallel_config.world_size, Policy(options)
-            handover = Handover.of(options, vllm_config)
             self.scheduler_half = SchedulerHalf(
-                options, self._engine_id, workers, trace, policy, handover, drafting=drafting
+                options,
+                self._engine_id,
+                vllm_config.parallel_config.world_size,
+                trace,
+                Policy(options),
+                Handover.of(options, vllm_config),
+                drafting=drafting,
+                fetching=transfer.is_kv_consumer,
             )
             if options.method != LOSSLESS and transfer.is_kv_consumer:
                 split = options.method == AUTO or len(streams(options.method)) > 1

@@ -43,6 +43,7 @@ class SchedulerHalf:
 
     Args:
         drafting: False where the engine's verification would not be right for any request.
+        fetching: False where the engine has no worker that fetches: a prefill instance.
     """
 
     def __init__(
@@ -55,10 +56,12 @@ class SchedulerHalf:
         handover: Handover,
         *,
         drafting: bool,
+        fetching: bool,
     ) -> None:
         self.options = options
         self.policy = policy
         self._drafting = drafting
+        self._fetching = fetching
         self.remotes: dict[str, RemoteRequest] = {}
         self.private: set[str] = set()
         self.refused: dict[str, str] = {}
@@ -84,6 +87,8 @@ class SchedulerHalf:
             source = RemotePrompt.from_params(params)
             if source is None:
                 return
+            if not self._fetching:  # the request would wait, and hold its blocks, for ever
+                raise OptionError("do_remote_prefill: this instance (kv_role kv_producer) fetches no KV")
             if request.sampling_params is None:
                 raise OptionError("do_remote_prefill: only for requests that generate text")
             options = RequestOptions.parse(self.options, request.sampling_params.extra_args)

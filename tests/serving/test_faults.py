@@ -121,6 +121,19 @@ def test_bad_request_ends_with_an_error(
     engine.assert_clean()
 
 
+@pytest.mark.portable
+def test_a_prefill_instance_fetches_nothing(
+    engine: Any, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """kv_role kv_producer: no worker there would fetch, and the request, with its blocks, would wait for ever."""
+    assert engine.half._fetching
+    monkeypatch.setattr(engine.half, "_fetching", False)
+    answer = engine.answer(prompts[0], engine.prefill(prompts[0]), max_tokens=4)
+    assert answer.finish_reason == "error" and answer.tokens == []
+    assert "do_remote_prefill" in caplog.text
+    engine.assert_clean()
+
+
 def test_prompt_with_a_non_finite_value_is_recomputed(engine: Any, prompts: list[list[int]], exact: list[int]) -> None:
     engine.llm.reset_prefix_cache()
     params = engine.prefill(prompts[1])
