@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from lynx_ascend.serving.transfer_params import wants_remote_decode
+
 _GREEDY_BELOW = 1e-5  # vLLM's own limit of temperature
 # What the rejection sampler applies to every draft, or what only looks at tokens that have been verified.
 _DRAFTED = {
@@ -40,14 +42,17 @@ def takes_first_token(request: Any) -> bool:
     """True for a request whose first token may be the one that the prefill instance sampled for it.
 
     Not where the answer needs more than the token (logprobs), where a state goes with it (structured output, streamed
-    input), or where the engine computes the prompt itself. Nor where a seed drives the sampling: this engine would
-    draw the second token with the very noise that drew the first one.
+    input), where the engine computes the prompt itself, or where another one is to fetch the KV from this one: the
+    token could end the request before the KV is here. Nor where a seed drives the sampling: this engine would draw the
+    second token with the very noise that drew the first one.
 
     Args:
         request: a vLLM Request.
     """
     params = request.sampling_params
     if params is None or request.resumable or request.skip_reading_prefix_cache:
+        return False
+    if wants_remote_decode(request.kv_transfer_params):
         return False
     return (greedy(params) or params.seed is None) and not _set(params) - _HANDED
 

@@ -327,6 +327,19 @@ def test_requests_that_need_more_than_the_token(
     assert_not_handed(engine, prompt, other, events, max_tokens=12, **sampling)
 
 
+def test_a_prompt_that_is_to_be_fetched_from_here_too(
+    engine: Engine, prompt: list[int], other: int, events: Events
+) -> None:
+    """Its KV must be here before the request may end."""
+    params = {**handing(engine, prompt, other), "do_remote_decode": True}
+    answer = engine.answer(prompt, params, lynx_method="bf16", max_tokens=1)
+    assert answer.params is not None and answer.params["remote_tokens"] == len(prompt)
+    assert answer.tokens == engine.answer(prompt, max_tokens=1).tokens and "handed" not in dict(events)
+    engine.step_until(lambda: engine.producer._held, "the prompt's hold")
+    assert engine.answer(prompt, answer.params, lynx_method="bf16", max_tokens=8).tokens[0] == answer.tokens[0]
+    engine.assert_clean()
+
+
 def test_an_engine_that_hands_over_none(
     engine: Engine, prompt: list[int], other: int, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
