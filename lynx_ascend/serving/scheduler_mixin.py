@@ -46,7 +46,7 @@ class LynxSchedulerMixin(_Scheduler):
         super().__init__(*args, **kwargs)
         half = getattr(self.connector, "scheduler_half", None)
         self._lynx: SchedulerHalf | None = half if isinstance(half, SchedulerHalf) else None
-        self._lynx_told: list[tuple[int, EngineCoreOutput]] = []  # what clients (by index) are to be told in this step
+        self._lynx_told: list[tuple[Any, EngineCoreOutput]] = []  # what requests' clients are to be told in this step
         self._lynx_in_flight: Counter[str] = Counter()  # steps of a remote request whose output is not back
         self._lynx_void: Counter[str] = Counter()  # those of them that a preemption made void
         self._lynx_stale_rows: set[str] = set()  # requests whose tokens were changed behind the worker
@@ -83,7 +83,7 @@ class LynxSchedulerMixin(_Scheduler):
     def _tell(self, request: Any, tokens: list[int], prefill_stats: Any = None) -> None:
         """A request's client gets tokens, or hears of its end, with the next step's output.
 
-        If it goes away before that, vLLM's front end knows what the output is about no longer, and ignores it.
+        A request that is aborted before that is not told of: its id may be another's by then.
         """
         output = EngineCoreOutput(
             request_id=request.request_id,
@@ -94,7 +94,7 @@ class LynxSchedulerMixin(_Scheduler):
             prefill_stats=prefill_stats,
             trace_headers=request.trace_headers,
         )
-        self._lynx_told.append((request.client_index, output))
+        self._lynx_told.append((request, output))
 
     # Loading.
 
@@ -286,8 +286,9 @@ class LynxSchedulerMixin(_Scheduler):
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(
             scheduler_output, model_runner_output, *args, **kwargs
         )
-        for client, output in reversed(told):  # before what vLLM tells: a first token before the error that follows it
-            outputs.setdefault(client, EngineCoreOutputs()).outputs.insert(0, output)
+        for request, output in reversed(told):  # before what vLLM tells: a first token before the error that follows it
+            if request.status != RequestStatus.FINISHED_ABORTED:
+                outputs.setdefault(request.client_index, EngineCoreOutputs()).outputs.insert(0, output)
         self._lynx_stale_rows &= self.requests.keys()
         return outputs
 

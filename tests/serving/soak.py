@@ -125,7 +125,6 @@ class Soak:
         self.counts: Counter[str] = Counter()
         self.clients: dict[str, Client] = {}
         self.prompts: dict[str, list[int]] = {}  # by remote_request_id
-        self._gone_unheard: set[str] = set()  # requests whose clients went away with a first token on its way
         self._shared = [self._tokens(48) for _ in range(4)]  # prefixes that prompts have in common
         self._count = 0
         self._due_for: Counter[str] = Counter()  # steps that a request waits for what is due
@@ -305,10 +304,9 @@ class Soak:
                 self._abort()
             for outputs in self.scheduler.update_from_output(output, result).values():
                 for told in outputs.outputs:
-                    if told.request_id in self.clients:  # a client may go away before it has heard of a first token
-                        self._take(self.clients[told.request_id], told)
-                    else:
-                        assert told.request_id in self._gone_unheard, f"{told.request_id} was told after its end"
+                    # Also if its client went away with a first token on its way.
+                    assert told.request_id in self.clients, f"{told.request_id} was told after its end"
+                    self._take(self.clients[told.request_id], told)
         self._check_often()
 
     def _asked(self) -> int:
@@ -333,8 +331,6 @@ class Soak:
             now = client.abort_in == "VERIFYING" or self.rng.random() < 0.3
             if late or (client.abort_in is not None and client.abort_in == state and now):
                 self.counts[f"aborted in {state}"] += 1
-                if client.handed is not None and not client.tokens:
-                    self._gone_unheard.add(request_id)
                 gone.append(request_id)
         for request_id in gone:
             self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)

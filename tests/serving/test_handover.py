@@ -293,6 +293,32 @@ def test_a_token_that_cannot_be_is_refused(engine: Engine, prompt: list[int], to
     engine.assert_clean()
 
 
+@pytest.mark.parametrize("first", ["aborted at once", "under way", "ended"])
+def test_the_same_parameters_again(engine: Engine, prompt: list[int], other: int, events: Events, first: str) -> None:
+    """As a proxy sends them that tries again: the second request gets this engine's own answer."""
+    params = handing(engine, prompt, other)
+    request = engine.add(prompt, params, max_tokens=6, **DRAFTS)
+    if first == "aborted at once":
+        engine.abort(request)
+    elif first == "ended":
+        engine.run(request)
+    again = engine.answer(prompt, {**params, "remote_host": "localhost"}, max_tokens=6, **DRAFTS)
+    assert again.tokens == engine.answer(prompt, max_tokens=6).tokens
+    assert [event for event, _ in events].count("handed") == 1
+    engine.assert_clean()
+
+
+def test_an_aborted_request_is_told_nothing(engine: Engine, prompt: list[int], other: int) -> None:
+    """VLLM_DISABLE_REQUEST_ID_RANDOMIZATION lets a client take the id of a request that it has just aborted."""
+    request = engine.add(prompt, handing(engine, prompt, other))
+    (request_id,) = engine.half.remotes
+    engine.abort(request)
+    while engine.scheduler.has_requests() or engine.core.batch_queue:
+        outputs, _ = engine.core.step_fn()
+        assert all(output.request_id != request_id for told in (outputs or {}).values() for output in told.outputs)
+    engine.assert_clean()
+
+
 # To whom it is not handed.
 
 
