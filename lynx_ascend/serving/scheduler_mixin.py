@@ -76,8 +76,6 @@ class LynxSchedulerMixin(_Scheduler):
         if (stats := request.take_prefill_stats()) is not None:
             tokens = request.num_prompt_tokens
             stats.set(num_prompt_tokens=tokens, num_local_cached_tokens=0, num_external_cached_tokens=tokens)
-        if self.log_stats:
-            request.record_event(EngineCoreEventType.SCHEDULED)
         self._tell(request, [token], stats)
 
     def _tell(self, request: Any, tokens: list[int], prefill_stats: Any = None) -> None:
@@ -85,6 +83,8 @@ class LynxSchedulerMixin(_Scheduler):
 
         A request that is aborted before that is not told of: its id may be another's by then.
         """
+        if self.log_stats:  # the front end takes times from it, which would be the machine's uptime without it
+            request.record_event(EngineCoreEventType.SCHEDULED)
         output = EngineCoreOutput(
             request_id=request.request_id,
             new_token_ids=tokens,

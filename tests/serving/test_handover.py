@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.metrics.stats import IterationStats
 
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.serving.handover import Handover
@@ -316,6 +317,29 @@ def test_an_aborted_request_is_told_nothing(engine: Engine, prompt: list[int], o
     while engine.scheduler.has_requests() or engine.core.batch_queue:
         outputs, _ = engine.core.step_fn()
         assert all(output.request_id != request_id for told in (outputs or {}).values() for output in told.outputs)
+    engine.assert_clean()
+
+
+def test_times_that_vllm_takes(
+    engine: Engine, prompt: list[int], other: int, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a request that began with its token, and of one that never was in the batch: none is the machine's uptime."""
+    finished = []
+    update = IterationStats.update_from_finished_request
+
+    def noting(self: IterationStats, *args: Any, **kwargs: Any) -> None:
+        update(self, *args, **kwargs)
+        finished.append(self.finished_requests[-1])
+
+    params = handing(engine, prompt, other)
+    monkeypatch.setattr(IterationStats, "update_from_finished_request", noting)
+    engine.answer(prompt, {**params, "remote_port": 1}, max_tokens=4, ignore_eos=True)
+    engine.answer(prompt, {**params, "remote_tokens": 3})
+    assert [stats.num_generation_tokens for stats in finished] == [4 if policy == "recompute" else 1, 0]
+    for stats in finished:
+        times = stats.queued_time, stats.prefill_time, stats.decode_time, stats.inference_time
+        assert all(0 <= seconds <= stats.e2e_latency + 1.0 for seconds in times)
+    engine.expire_leases()
     engine.assert_clean()
 
 
