@@ -21,6 +21,7 @@ fi
 logs=$PWD/build/tests
 rm -rf "$logs"
 mkdir -p "$logs"
+touch "$logs/results"
 suite() { # NAME FOLDER COMMAND...
   local name=$1 folder=$2 result=passed start=$SECONDS log
   log=$logs/$name.log
@@ -35,12 +36,13 @@ suite() { # NAME FOLDER COMMAND...
 # With an engine only, and without the soak, which has both modes itself.
 asynchronous=(-m "portable and engine" --ignore=tests/serving/test_soak.py tests/serving)
 first_lane() {
-  suite "vLLM 0.32" . pytest "$@"
-  suite "vLLM 0.32, asynchronous" . env LYNX_TEST_ASYNC=1 pytest "${asynchronous[@]}"
-}
-second_lane() {
   suite "set-up of vLLM 0.23" . bash scripts/setup_vllm_023.sh
   suite "set-up of the emulated NPU" . bash scripts/setup_emulated_npu.sh
+  suite "vLLM 0.32" . pytest "$@"
+}
+second_lane() {
+  suite "vLLM 0.32, asynchronous" . env LYNX_TEST_ASYNC=1 pytest "${asynchronous[@]}"
+  until grep -q "set-up of the emulated NPU" "$logs/results"; do sleep 1; done # the first lane's, sooner than this
   suite "vllm-ascend on the emulated NPU" . .venv-npu/bin/python -m pytest tests/emulated_npu
   suite "vLLM 0.23" .venv-vllm-0.23/tree ../bin/python -m pytest -m portable tests/serving
   suite "vLLM 0.23, asynchronous" .venv-vllm-0.23/tree env LYNX_TEST_ASYNC=1 ../bin/python -m pytest "${asynchronous[@]}"

@@ -46,7 +46,7 @@ class LynxSchedulerMixin(_Scheduler):
         super().__init__(*args, **kwargs)
         half = getattr(self.connector, "scheduler_half", None)
         self._lynx: SchedulerHalf | None = half if isinstance(half, SchedulerHalf) else None
-        self._lynx_told: list[tuple[Any, EngineCoreOutput]] = []  # what requests' clients are to be told in this step
+        self._lynx_told: list[tuple[int, EngineCoreOutput]] = []  # what clients (by index) are to be told in this step
         self._lynx_in_flight: Counter[str] = Counter()  # steps of a remote request whose output is not back
         self._lynx_void: Counter[str] = Counter()  # those of them that a preemption made void
         self._lynx_stale_rows: set[str] = set()  # requests whose tokens were changed behind the worker
@@ -79,10 +79,7 @@ class LynxSchedulerMixin(_Scheduler):
         self._tell(request, [token], stats)
 
     def _tell(self, request: Any, tokens: list[int], prefill_stats: Any = None) -> None:
-        """A request's client gets tokens, or hears of its end, with the next step's output.
-
-        A request that is aborted before that is not told of: its id may be another's by then.
-        """
+        """A request's client gets tokens, or hears of its end, with the next step's output."""
         if self.log_stats:  # the front end takes times from it, which would be the machine's uptime without it
             request.record_event(EngineCoreEventType.SCHEDULED)
         output = EngineCoreOutput(
@@ -94,7 +91,14 @@ class LynxSchedulerMixin(_Scheduler):
             prefill_stats=prefill_stats,
             trace_headers=request.trace_headers,
         )
-        self._lynx_told.append((request, output))
+        self._lynx_told.append((request.client_index, output))
+
+    def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
+        if finished_status == RequestStatus.FINISHED_ABORTED and request_ids is not None:
+            request_ids = {request_ids} if isinstance(request_ids, str) else set(request_ids)
+            # Nobody is told of them any more, were it the token that has ended one: an id may be another's by then.
+            self._lynx_told = [told for told in self._lynx_told if told[1].request_id not in request_ids]
+        return super().finish_requests(request_ids, finished_status)
 
     # Loading.
 
@@ -286,9 +290,8 @@ class LynxSchedulerMixin(_Scheduler):
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(
             scheduler_output, model_runner_output, *args, **kwargs
         )
-        for request, output in reversed(told):  # before what vLLM tells: a first token before the error that follows it
-            if request.status != RequestStatus.FINISHED_ABORTED:
-                outputs.setdefault(request.client_index, EngineCoreOutputs()).outputs.insert(0, output)
+        for client, output in reversed(told):  # before what vLLM tells: a first token before the error that follows it
+            outputs.setdefault(client, EngineCoreOutputs()).outputs.insert(0, output)
         self._lynx_stale_rows &= self.requests.keys()
         return outputs
 

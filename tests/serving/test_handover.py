@@ -309,11 +309,14 @@ def test_the_same_parameters_again(engine: Engine, prompt: list[int], other: int
     engine.assert_clean()
 
 
-def test_an_aborted_request_is_told_nothing(engine: Engine, prompt: list[int], other: int) -> None:
+@pytest.mark.parametrize("max_tokens", [1, 8])
+def test_an_aborted_request_is_told_nothing(engine: Engine, prompt: list[int], other: int, max_tokens: int) -> None:
     """VLLM_DISABLE_REQUEST_ID_RANDOMIZATION lets a client take the id of a request that it has just aborted."""
-    request = engine.add(prompt, handing(engine, prompt, other))
-    (request_id,) = engine.half.remotes
+    request = engine.add(prompt, handing(engine, prompt, other), max_tokens=max_tokens)
+    ((_, told),) = engine.scheduler._lynx_told
+    request_id = told.request_id
     engine.abort(request)
+    assert not engine.scheduler._lynx_told
     while engine.scheduler.has_requests() or engine.core.batch_queue:
         outputs, _ = engine.core.step_fn()
         assert all(output.request_id != request_id for told in (outputs or {}).values() for output in told.outputs)
