@@ -21,12 +21,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from lynx_ascend.demo.cluster import default_dtype
 from lynx_ascend.demo.measured import MeasuredCluster, Run
 from lynx_ascend.demo.trace import Span
 from lynx_ascend.evaluation.model import ensure_model, load_tokenizer
 from lynx_ascend.evaluation.prompts import prompts
 
 N = 64  # tokens of each answer
+CACHE_GIB = 4  # 32 prompts of 1,000 tokens and their answers take 2.9 in float32
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=2, help="of each method and batch")
     parser.add_argument("--steps", type=int, default=32, help="decode steps that the Residual takes")
     parser.add_argument("--context", type=int, default=1000, help="tokens of each prompt")
-    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--dtype", default=default_dtype(), choices=["bfloat16", "float32"])
     parser.add_argument("--output", type=Path, default=Path("out/batches"), help="folder for logs and the trace")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args()
@@ -76,7 +78,7 @@ def measure(args: argparse.Namespace, console: Console) -> list[Row]:
     batches = sorted(int(batch) for batch in args.batches.split(","))
     asked = prompts(load_tokenizer(ensure_model()), batches[-1], [args.context] * batches[-1])
     rows = []
-    with MeasuredCluster(args.output, args.dtype) as cluster:
+    with MeasuredCluster(args.output, args.dtype, cache_gib=CACHE_GIB) as cluster:
         console.print(f"prefilling {len(asked)} prompts")
         warm = cluster.ask_together(asked, "lynx", max_tokens=2, timeout=600)
         residual = warm[0].trace.nbytes["residual"]

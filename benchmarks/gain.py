@@ -1,6 +1,6 @@
 """Time to the 64th verified token, Lynx against int8, on links where the Residual takes a given number of decode steps.
 
-Usage: python benchmarks/gain.py [--steps 16,32,64] [--runs 3] [--context 3500] [--dtype bfloat16] [--json]
+Usage: python benchmarks/gain.py [--steps 16,32,64] [--runs 3] [--context 3500] [--dtype float32] [--json]
 
 Two real vLLM servers and the proxy; the link is emulated on loopback. Prompts are prefilled before they are measured,
 and times count from the moment the decode server asks for the KV, so that prefill is no part of them. Each prompt and
@@ -22,6 +22,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from lynx_ascend.demo.cluster import default_dtype
 from lynx_ascend.demo.measured import MeasuredCluster, Run
 from lynx_ascend.evaluation.model import ensure_model, load_tokenizer
 from lynx_ascend.evaluation.prompts import prompts
@@ -60,7 +61,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="requests of each method per prompt and link")
     parser.add_argument("--prompts", type=int, default=3)
     parser.add_argument("--context", type=int, default=3500, help="tokens of each prompt")
-    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--dtype", default=default_dtype(), choices=["bfloat16", "float32"])
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args()
     console = Console(stderr=args.json)

@@ -22,6 +22,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from lynx_ascend.demo.cluster import default_dtype
 from lynx_ascend.demo.measured import MeasuredCluster
 from lynx_ascend.evaluation.model import ensure_model, load_tokenizer
 from lynx_ascend.evaluation.prompts import prompts
@@ -66,7 +67,7 @@ def main() -> None:
     parser.add_argument("--contexts", default="4000,8000", help="tokens of the prompts asked alone")
     parser.add_argument("--together", type=int, default=8, help="requests at once")
     parser.add_argument("--together-context", type=int, default=2000, help="tokens of each of their prompts")
-    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--dtype", default=default_dtype(), choices=["bfloat16", "float32"])
     parser.add_argument("--output", type=Path, default=Path("out/memory"), help="folder for logs and the trace")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args()

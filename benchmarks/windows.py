@@ -1,6 +1,6 @@
 """Time to the 64th verified token with the adaptive window and with fixed ones, on links of different speed.
 
-Usage: python benchmarks/windows.py [--steps 16,32,64] [--prompts 3] [--context 3500] [--dtype bfloat16] [--json]
+Usage: python benchmarks/windows.py [--steps 16,32,64] [--prompts 3] [--context 3500] [--dtype float32] [--json]
 
 Real servers, as in gain.py: the link is emulated on loopback, so that the Residual takes a given
 number of decode steps; prompts are prefilled before they are measured, and times count from the pull. One request for
@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from lynx_ascend.demo.cluster import default_dtype
 from lynx_ascend.demo.measured import MeasuredCluster
 from lynx_ascend.evaluation.model import ensure_model, load_tokenizer
 from lynx_ascend.evaluation.prompts import prompts
@@ -52,7 +53,7 @@ def main() -> None:
     parser.add_argument("--steps", default="16,32,64", help="decode steps that the Residual takes")
     parser.add_argument("--prompts", type=int, default=3)
     parser.add_argument("--context", type=int, default=3500, help="tokens of each prompt")
-    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--dtype", default=default_dtype(), choices=["bfloat16", "float32"])
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args()
     console = Console(stderr=args.json)

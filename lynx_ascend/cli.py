@@ -111,18 +111,18 @@ def doctor(
 
 
 def _dtype(asked: str | None, console: Console) -> str:
-    import torch
+    from lynx_ascend.demo.cluster import default_dtype
 
-    amx = torch.cpu._is_amx_tile_supported()
+    default = default_dtype()
     if asked is None:
-        if amx:
+        if default == "float32":
             console.print(
                 "This CPU has AMX tiles, for which vLLM packs bf16 keys in a way that cannot be read: float32."
             )
-        return "float32" if amx else "bfloat16"
+        return default
     if asked not in ("float32", "bfloat16"):
         raise typer.BadParameter(f"{asked!r} is neither float32 nor bfloat16", param_hint="--dtype")
-    if asked == "bfloat16" and amx:
+    if asked == "bfloat16" != default:
         raise typer.BadParameter(
             "bfloat16 keys cannot be read on a CPU with AMX tiles: use float32", param_hint="--dtype"
         )

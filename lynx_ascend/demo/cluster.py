@@ -26,6 +26,13 @@ _SERVER_ENV = {
 }
 
 
+def default_dtype() -> str:
+    """bfloat16, but float32 on a CPU with AMX tiles, for which vLLM packs bf16 keys in a way that cannot be read."""
+    import torch
+
+    return "float32" if torch.cpu._is_amx_tile_supported() else "bfloat16"
+
+
 @dataclass(frozen=True)
 class ClusterOptions:
     """How the servers run.

@@ -44,11 +44,18 @@ class MeasuredCluster(Cluster):
         output: folder for logs and trace; the traces of an earlier run there are deleted.
         dtype: of weights, compute and KV cache.
         policies: more of both servers' kv_connector_extra_config.
+        cache_gib: KV cache of each server; the prefill server's must hold all prompts.
         decode_args: more arguments of `vllm serve` for the decode server.
     """
 
     def __init__(
-        self, output: Path, dtype: str, *, policies: Mapping[str, Any] = FIXED, decode_args: Sequence[str] = ()
+        self,
+        output: Path,
+        dtype: str,
+        *,
+        policies: Mapping[str, Any] = FIXED,
+        cache_gib: int = 1,
+        decode_args: Sequence[str] = (),
     ) -> None:
         self.trace_dir = output / "trace"
         for old in self.trace_dir.glob("*.jsonl"):
@@ -59,6 +66,7 @@ class MeasuredCluster(Cluster):
             dtype=dtype,
             trace_dir=self.trace_dir,
             extra={"request_bandwidth": True, **policies},
+            cache_gib=cache_gib,
             decode_args=("--no-enable-prefix-caching", *decode_args),
         )
         super().__init__(options)
