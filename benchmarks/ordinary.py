@@ -35,7 +35,7 @@ from lynx_ascend.demo.services import ReservedPort, Servers, Service
 from lynx_ascend.evaluation.model import ensure_model, load_tokenizer
 from lynx_ascend.evaluation.prompts import prompts
 
-MAX_TOKENS = 64
+MAX_TOKENS = 16  # few, so that a block is over before the machine has another speed
 PROMPT_TOKENS = 200
 BAR = 0.03
 MIN_BLOCKS = 3
