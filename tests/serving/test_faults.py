@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import msgspec
 import pytest
 from vllm.distributed.kv_transfer import get_kv_transfer_group
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
 from lynx_ascend.codec.config import Stream
+from lynx_ascend.serving.connector import LynxConnector
 from lynx_ascend.serving.producer import Producer
 from tests.serving.harness import ASYNC
 from tests.serving.relay import Relay
@@ -126,8 +129,12 @@ def test_a_prefill_instance_fetches_nothing(
     engine: Any, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """kv_role kv_producer: no worker there would fetch, and the request, with its blocks, would wait for ever."""
-    assert engine.half._fetching
-    monkeypatch.setattr(engine.half, "_fetching", False)
+    config = copy.copy(engine.engine.vllm_config)
+    config.kv_transfer_config = copy.copy(config.kv_transfer_config)
+    config.kv_transfer_config.kv_role = "kv_producer"
+    prefill_only = LynxConnector(config, KVConnectorRole.SCHEDULER, engine.scheduler.kv_cache_config).scheduler_half
+    assert prefill_only is not None and engine.half._fetching
+    monkeypatch.setattr(engine.half, "_fetching", prefill_only._fetching)
     answer = engine.answer(prompts[0], engine.prefill(prompts[0]), max_tokens=4)
     assert answer.finish_reason == "error" and answer.tokens == []
     assert "do_remote_prefill" in caplog.text
