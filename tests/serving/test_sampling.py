@@ -238,9 +238,10 @@ def test_engines_with_logits_processors_of_their_own_do_not_draft(monkeypatch: p
 @pytest.mark.parametrize("allows", [drafting.may_draft, drafting.takes_first_token])
 def test_parameters_that_nobody_has_thought_of(allows: Callable[[Any], bool]) -> None:
     from vllm import SamplingParams
+    from vllm.v1.request import Request
 
     params = SamplingParams(max_tokens=9, temperature=0.5, stop=["x"])
-    request = SimpleNamespace(sampling_params=params, resumable=False, skip_reading_prefix_cache=False)
+    request = Request("r", [1, 2, 3], params, None)
     assert allows(request)
     params.thinking_token_budget = 5
     assert not allows(request)
