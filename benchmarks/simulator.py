@@ -31,6 +31,7 @@ from lynx_ascend.simulation.acceptance import Acceptance
 from lynx_ascend.simulation.alone import Policy
 from lynx_ascend.simulation.hardware import Work
 from lynx_ascend.simulation.methods import Method
+from lynx_ascend.simulation.prefill import PrefillCosts
 from lynx_ascend.simulation.simulate import Arrival, Simulation
 from lynx_ascend.speculation.steps import StepCosts
 from lynx_ascend.speculation.window import MAX_DRAFTS
@@ -181,7 +182,7 @@ def simulate(asked: Measured, nbytes: dict[str, int], holds: int, calibrated: Ca
     """Seconds from the pull to the N-th token, and drafts; of `asked` only context, link and method are used."""
     first, second = nbytes["anchor"], nbytes.get("residual", 0)
     method = Method(asked.method, 16 * first / (first + second), 16 * second / (first + second))
-    work = Work(asked.context, first + second, 0.0, calibrated.costs(asked.context))
+    work = Work(asked.context, first + second, PrefillCosts(), calibrated.costs(asked.context))
     survival = (1.0,) * holds + (0.0,) * (MAX_DRAFTS - holds)
     run = Simulation(
         method, lambda _: work, asked.bandwidth * 1e6, Acceptance({asked.context: survival}, "one prompt's"),

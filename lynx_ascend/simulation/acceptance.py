@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
+from lynx_ascend.simulation import bounds
 from lynx_ascend.speculation.window import MAX_DRAFTS
 
 Survival = tuple[float, ...]
@@ -65,7 +66,8 @@ class Acceptance:
         low, high = next((pair for pair in pairwise(known) if context <= pair[1]), known[-2:])
         share = math.log(context / low) / math.log(high / low)
         pairs = zip(self.curves[low], self.curves[high], strict=False)
-        mixed = [math.exp((1 - share) * math.log(a) + share * math.log(b)) if a and b else 0.0 for a, b in pairs]
+        logs = [(1 - share) * math.log(a) + share * math.log(b) if a and b else -math.inf for a, b in pairs]
+        mixed = [math.exp(min(0.0, log)) for log in logs]  # what rises beyond the longest may leave a float's range
         if share > 1:
             mixed = list(map(min, mixed, self.curves[high]))
         return tuple(accumulate(mixed, min))
@@ -100,7 +102,7 @@ def from_reports(paths: Iterable[Path], method: str = "lynx") -> Acceptance:
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
             context, curve = _curve(value, method)
-        except (ValueError, KeyError, TypeError, StopIteration) as error:
+        except (ValueError, KeyError, TypeError, StopIteration, RecursionError) as error:
             raise AcceptanceError(f"{path}: no curve of method {method!r} ({error!r})") from None
         if context in curves:
             raise AcceptanceError(f"{path}: a second curve for {context} tokens")
@@ -110,11 +112,11 @@ def from_reports(paths: Iterable[Path], method: str = "lynx") -> Acceptance:
 
 
 def _curve(value: dict[str, Any], method: str) -> tuple[int, Survival]:
-    context = round(statistics.mean(case["tokens"] for case in value["cases"] if not case["long"]))
+    lengths = [bounds.tokens("tokens", case["tokens"]) for case in value["cases"] if not case["long"]]
     points = next(m for m in value["methods"] if m["name"] == method)["first"]["curve"]
     known: list[float] = []
-    for point in points:  # a position that no text was long enough for ends the curve
+    for i, point in enumerate(points):  # a position that no text was long enough for ends the curve
         if point is None:
             break
-        known.append(float(point["value"]))
-    return context, tuple(accumulate(known, min))
+        known.append(bounds.number(f"curve[{i}]", point["value"], 0, 1))
+    return round(statistics.mean(lengths)), tuple(accumulate(known, min))

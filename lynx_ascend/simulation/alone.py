@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lynx_ascend.simulation.hardware import Work
 from lynx_ascend.simulation.methods import DraftModel, Method
+from lynx_ascend.simulation.prefill import finished, releases, schedule
 from lynx_ascend.speculation.break_even import expected
 from lynx_ascend.speculation.latency import CodecTimes, Lynx, Monolithic, transfer_time
 from lynx_ascend.speculation.window import FixedWindow, worth_drafting
@@ -52,23 +53,19 @@ class Alone:
         return self.prefill + self.after.t_anchor + self.after.tpot
 
 
-def left_after_prefill(total: float, prefill: float, pieces: int) -> float:
-    """Seconds that work of `total` seconds, released in equal pieces during prefill, goes on after it.
-
-    Piece i of m may start at prefill * i / m; one piece after the other.
-    """
-    return max(total / pieces, total - prefill * (1 - 1 / pieces))
-
-
 def alone(method: Method, work: Work, bandwidth: float, policy: Policy, output: int = 64) -> Alone:
     """One request for `output` tokens and nobody else; bandwidth in bits a second.
 
     Where acceptance is random, time_to is a mean: exact for n = output, close below it.
     """
-    pieces = work.pieces if method.layerwise else 1
+    (parts,) = schedule([(0.0, work.tokens)], work.prefill)
+    prefill = parts[-1].end
+    released = releases(parts, work.prefill.layers) if method.layerwise else [(prefill, 1.0)]
+    n = max(1, output - policy.handover)
 
     def left(seconds: float) -> float:
-        return left_after_prefill(seconds, work.prefill, pieces)
+        """Of work of so many seconds, what goes on after prefill."""
+        return finished(released, seconds) - prefill
 
     def wire(nbytes: float) -> float:
         """Bytes that take as long after prefill as those `nbytes` do that were not sent during it."""
@@ -80,10 +77,10 @@ def alone(method: Method, work: Work, bandwidth: float, policy: Policy, output: 
         tpot, ready = work.costs.tpot, left(codec.full_decode)
         if method.draft_model is not None:
             drafts = method.draft_model
-            tpot = cycle(drafts, work) / drafts.tokens
+            tpot = cycle(drafts, work) * drafts.rounds(n) / n
             ready = max(ready, work.draft_prefill)
         times = CodecTimes(left(codec.encode), full_decode=ready)
-        return Alone(work.prefill, Monolithic(wire(first), bandwidth, tpot, times), policy.handover)
+        return Alone(prefill, Monolithic(wire(first), bandwidth, tpot, times), policy.handover)
     decoded = left(codec.anchor_decode)
     times = CodecTimes(left(codec.encode), decoded, left(codec.anchor_decode + codec.full_decode) - decoded)
     anchor = wire(first)
@@ -91,8 +88,7 @@ def alone(method: Method, work: Work, bandwidth: float, policy: Policy, output: 
     limit = policy.draft_limit(output)
     if policy.adaptive:
         limit = worth_drafting(policy.survival, work.costs, t_residual=lynx.t_residual, limit=limit)
-    n = max(1, output - policy.handover)
-    return Alone(work.prefill, expected(lynx, work.costs, policy.survival, cap=limit, n=n), policy.handover)
+    return Alone(prefill, expected(lynx, work.costs, policy.survival, cap=limit, n=n), policy.handover)
 
 
 def cycle(drafts: DraftModel, work: Work) -> float:

@@ -54,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Step:
-    """One forward pass: rows in it, by what they do, and the tokens it gave to clients."""
+    """One forward pass: its rows, by what they do."""
 
     start: float
     end: float

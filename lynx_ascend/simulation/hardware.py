@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from lynx_ascend.simulation.models import Model
+from lynx_ascend.simulation.prefill import PrefillCosts
 from lynx_ascend.speculation.latency import CodecTimes
 from lynx_ascend.speculation.steps import StepCosts
 
@@ -22,19 +23,18 @@ class Work:
     """What one prompt costs, whoever says so.
 
     Args:
-        tokens: of the prompt. nbytes: of its cache in bf16. prefill: seconds.
+        tokens: of the prompt. nbytes: of its cache in bf16.
+        prefill: of P's steps; one P, and so the same for all prompts of a run.
         costs: of D's steps with this prompt in the batch.
         codec: seconds for the whole cache.
-        pieces: equal parts in which prefill finishes the cache, for methods that send each part at once.
         draft_prefill: seconds of a draft model's prefill on D.
     """
 
     tokens: int
     nbytes: float
-    prefill: float
+    prefill: PrefillCosts
     costs: StepCosts
     codec: CodecTimes = _NO_CODEC
-    pieces: int = 1
     draft_prefill: float = 0.0
 
 
@@ -51,12 +51,12 @@ class Hardware:
         commit: seconds of a verify pass beside the pass itself: the paper's figure for all its kernels. The estimates
             of ours, below, come to milliseconds.
         encode, anchor_decode, full_decode: bytes of bf16 a second, estimates of `lynx-ascend bench kernels`.
-        chunk: prompt tokens of one prefill step.
+        chunk: the most prompt tokens of one prefill step.
         draft_model: size of a draft model, as a share of the model it drafts for.
         tpot, prefill_rate: seconds of a lone decode step, prompt tokens a second, if measured; else they are estimated.
 
     Raises:
-        ValueError: a value is not positive and finite.
+        ValueError: a value is not positive and finite, or utilisation is above 1.
     """
 
     hbm: float = 0.8e12
@@ -78,24 +78,35 @@ class Hardware:
             zero = value == 0 and field.name in _MAY_BE_ZERO
             if value is not None and not zero and not 0 < value < math.inf:
                 raise ValueError(f"{field.name}: {value} is not positive and finite")
+        if self.utilisation > 1:
+            raise ValueError(f"utilisation: {self.utilisation} is above 1")
 
     def costs(self, model: Model, context: int) -> StepCosts:
-        """A step reads the weights and each row's cache; a further token in it costs operations (and experts)."""
-        hbm = model.npus * self.hbm
-        operations = 2 * model.active / (model.npus * self.flops * self.utilisation)
+        """A step reads the weights and each row's cache; a further token in it costs operations (and experts).
+
+        Attention is split by KV heads, so that no more NPUs than those share the reading of a row's cache: what more
+        there are hold copies of it.
+        """
+        hbm, rate = model.npus * self.hbm, model.npus * self.flops * self.utilisation
+        operations = (2 * model.active + 4 * model.layers * model.attention_width * context) / rate
         experts = (model.weights_read(1 + _SECANT) - model.weights_read(1)) / _SECANT / hbm
-        cache = context * model.kv_token_bytes / hbm
+        cache = context * model.kv_token_bytes / (min(model.npus, model.kv_heads) * self.hbm)
         tpot = self.tpot or model.weights_read(1) / hbm + cache + model.layers * self.layer_overhead
         more = operations + experts
         return StepCosts(tpot=tpot, verify=tpot + self.commit, verify_draft=more, row=min(more + cache, tpot))
 
-    def prefill(self, model: Model, tokens: int) -> float:
-        """Seconds: matrices and causal attention at the assumed utilisation, and a step's overhead for each chunk."""
+    def prefill(self, model: Model) -> PrefillCosts:
+        """Matrices and causal attention at the assumed utilisation, and each step's overhead."""
         if self.prefill_rate is not None:
-            return tokens / self.prefill_rate
-        operations = 2 * model.active * tokens + 2 * model.layers * model.attention_width * tokens**2
-        chunks = -(-tokens // self.chunk)
-        return operations / (model.npus * self.flops * self.utilisation) + chunks * model.layers * self.layer_overhead
+            return PrefillCosts(token=1 / self.prefill_rate, chunk=self.chunk, layers=model.layers)
+        rate = model.npus * self.flops * self.utilisation
+        return PrefillCosts(
+            token=2 * model.active / rate,
+            attention=2 * model.layers * model.attention_width / rate,
+            step=model.layers * self.layer_overhead,
+            chunk=self.chunk,
+            layers=model.layers,
+        )
 
     def work(self, model: Model, tokens: int) -> Work:
         """All of it for a prompt.
@@ -105,7 +116,7 @@ class Hardware:
         """
         if tokens < 1:
             raise ValueError(f"tokens: {tokens} is less than 1")
-        nbytes, prefill = tokens * model.kv_token_bytes, self.prefill(model, tokens)
+        nbytes, prefill = tokens * model.kv_token_bytes, self.prefill(model)
         rates = (self.encode, self.anchor_decode, self.full_decode)
         return Work(
             tokens,
@@ -113,6 +124,5 @@ class Hardware:
             prefill,
             self.costs(model, tokens),
             CodecTimes(*(nbytes / (model.npus * rate) for rate in rates)),
-            pieces=model.layers * -(-tokens // self.chunk),
-            draft_prefill=prefill * self.draft_model,
+            draft_prefill=prefill.alone(tokens) * self.draft_model,
         )

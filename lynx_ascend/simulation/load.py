@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lynx_ascend.simulation import bounds
 from lynx_ascend.simulation.acceptance import PLAIN_SPLIT, Acceptance
 from lynx_ascend.simulation.alone import Policy, alone
 from lynx_ascend.simulation.hardware import Hardware
@@ -17,6 +18,7 @@ from lynx_ascend.simulation.report import LoadRow
 from lynx_ascend.simulation.simulate import Arrival, Simulation
 
 N = 64  # the token whose time is reported
+LATEST = 1e9  # seconds, of an arrival: a float tells times of 1e-7 s apart there
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def serve(site: Site, methods: Sequence[Method], arrivals: Sequence[Arrival], se
     """A row a method.
 
     Raises:
-        ValueError: no arrivals, or what Simulation refuses.
+        ValueError: no arrivals, what Simulation refuses, or a request that is never served: a time is infinite.
     """
     if not arrivals:
         raise ValueError("no requests arrive")
@@ -59,6 +61,8 @@ def serve(site: Site, methods: Sequence[Method], arrivals: Sequence[Arrival], se
             slots=site.slots, seed=seed, in_order=site.in_order,
         )  # fmt: skip
         run = simulation.run(arrivals)
+        if not all(request.done for request in run.requests):
+            raise ValueError(f"{method.name}: a request is never served, as one of its times is infinite")
         seconds = alone(method, works[tokens], site.bandwidth, policy, output).time_to(min(N, output))
         rows.append(LoadRow.of(method.name, seconds, run, N))
     return rows
@@ -68,14 +72,18 @@ def read_trace(path: Path) -> list[Arrival]:
     """Arrivals of a file with a JSON object a line: {"at": seconds, "tokens": of the prompt, "output": tokens}.
 
     Raises:
-        ValueError: a line is not that. OSError: it cannot be read.
+        ValueError: a line is not that (`at` from 0 to LATEST, the others whole, from 1 to MOST_TOKENS), or there is
+            none. OSError: it cannot be read.
     """
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             value = json.loads(line)
-            arrival = Arrival(float(value["at"]), int(value["tokens"]), int(value["output"]))
-        except (ValueError, KeyError, TypeError) as error:
+            at = bounds.number("at", value["at"], 0, LATEST)
+            arrival = Arrival(at, *(bounds.tokens(name, value[name]) for name in ("tokens", "output")))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: {error!r}") from None
         found.append(arrival)
+    if not found:
+        raise ValueError(f"{path}: no requests")
     return sorted(found, key=lambda arrival: arrival.at)

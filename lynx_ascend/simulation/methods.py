@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -26,10 +27,15 @@ class DraftModel:
     acceptance: float = 0.7
     step: float = 0.15
 
-    @property
-    def tokens(self) -> float:
-        """Mean tokens a pass: accepted drafts and one more."""
-        return sum(self.acceptance**i for i in range(self.length + 1))
+    def rounds(self, n: int) -> float:
+        """Passes until n tokens are there, a mean: each gives the accepted drafts and one more."""
+        held = [self.acceptance**i * (1 - self.acceptance) for i in range(self.length)]
+        gives = [*held, self.acceptance**self.length]  # at i: the probability of i + 1 tokens
+        passes = [0.0]
+        for tokens in range(1, n + 1):
+            rest = (p * passes[max(0, tokens - i)] for i, p in enumerate(gives, 1))
+            passes.append(1 + sum(rest))
+        return passes[n]
 
 
 @dataclass(frozen=True)
@@ -73,10 +79,10 @@ def methods(heads: int = 8, head_dim: int = 128, cachegen_bits: float = CACHEGEN
     """All methods by name, for a cache of that shape (the bits of headers and metadata hardly depend on it).
 
     Raises:
-        ValueError: cachegen_bits is not positive.
+        ValueError: cachegen_bits is not positive and finite.
     """
-    if not cachegen_bits > 0:
-        raise ValueError(f"cachegen_bits: {cachegen_bits} is not positive")
+    if not 0 < cachegen_bits < math.inf:
+        raise ValueError(f"cachegen_bits: {cachegen_bits} is not positive and finite")
     bf16, int8, int4 = (_bits(name, heads, head_dim)[0] for name in ("bf16", "int8", "int4"))
     lynx = _bits("lynx", heads, head_dim)
     found = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +14,12 @@ from rich.table import Table
 
 from lynx_ascend.simulation.acceptance import Acceptance
 from lynx_ascend.simulation.paper import TABLE1, Comparison, Row
-from lynx_ascend.simulation.rules import Map
+from lynx_ascend.simulation.rules import Map, ahead
 from lynx_ascend.simulation.simulate import Outcome
 from lynx_ascend.speculation.break_even import Choice
+
+_OWN, _PLAIN = "the same 8 bits without drafts", "plain INT8"  # what the two maps of a model compare with
+_DARKEST = 1.2  # seconds, of the maps' colours
 
 
 def print_paper(result: Comparison, console: Console) -> None:
@@ -46,19 +50,20 @@ def _percent(rows: Sequence[Row]) -> str:
 
 
 def print_map(result: Map, console: Console) -> None:
-    """Seconds that Lynx wins over 8 bits in one stream, and where raw bf16 is first."""
-    links = [f"{choice.bandwidth / 1e9:g}" for choice in result.rows[0]]
-    title = f"{result.model.name}: seconds that Lynx wins to token {result.rows[0][0].n} (across: Gbit/s)"
-    table = _table(title, ["prompt", *links])
-    for row in result.rows:
-        mark = " *" if row[0].tokens in result.extrapolated else ""
-        table.add_row(f"{row[0].tokens:,}{mark}", *(_cell(choice) for choice in row))
-    console.print(table)
+    """Seconds that Lynx wins over 8 bits in one stream, its own and plain INT8's, and where raw bf16 is first."""
+    n, links = result.rows[0][0].n, [f"{choice.bandwidth / 1e9:g}" for choice in result.rows[0]]
+    for than, rows in ((_OWN, result.rows), (_PLAIN, result.plain)):
+        title = f"{result.model.name}: seconds that Lynx wins to token {n} over {than} (across: Gbit/s)"
+        table = _table(title, ["prompt", *links])
+        for row in rows:
+            mark = " *" if row[0].tokens in result.extrapolated else ""
+            table.add_row(f"{row[0].tokens:,}{mark}", *(_cell(choice) for choice in row))
+        console.print(table)
     console.print(result.rule.words(), highlight=False)
     cells = sum(map(len, result.rows))
     console.print(
         f"Rule of thumb: draft if the Residual takes longer than a verification does beyond a decode step. It is right "
-        f"in {result.thumb} of {cells} cells; wrong, it costs at most {result.lost:.3f} s.",
+        f"in {result.thumb} of {cells} cells of the first table; wrong, it costs at most {result.lost:.3f} s.",
         highlight=False,
     )
     if result.extrapolated:
@@ -81,7 +86,7 @@ def print_acceptance(acceptance: Acceptance, contexts: Sequence[int], console: C
 
 
 def _cell(choice: Choice) -> str:
-    return "bf16" if choice.method == "bf16" else f"{choice.seconds['8bit'] - choice.seconds['lynx']:+.2f}"
+    return "bf16" if choice.method == "bf16" else f"{ahead(choice):+.2f}"
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ class LoadRow:
             alone,
             first=statistics.median(r.time_to(1) for r in requests),
             median=statistics.median(times),
-            p90=times[int(0.9 * (len(times) - 1))],
+            p90=times[math.ceil(0.9 * len(times)) - 1],
             drafted=statistics.mean(r.drafted for r in split) if split else 0.0,
             accepted=statistics.mean(min(r.drafted, r.holds) for r in split) if split else 0.0,
             link_busy=8 * sent / outcome.link.bandwidth / ends,
@@ -138,22 +143,25 @@ def _table(title: str, heads: Sequence[str]) -> Table:
 
 
 def draw_maps(maps: Sequence[Map], path: Path) -> None:
-    """One panel a model: seconds that Lynx wins over 8 bits in one stream, and where something else is first."""
+    """A row a model: seconds that Lynx wins over its own 8 bits in one stream and over plain INT8."""
     from matplotlib.figure import Figure
 
-    columns = 3
-    figure = Figure(figsize=(3.6 * columns, 3.2 * -(-len(maps) // columns)))
+    figure = Figure(figsize=(9, 2.9 * len(maps)))
     for i, result in enumerate(maps):
-        axes = figure.add_subplot(-(-len(maps) // columns), columns, i + 1)
-        won = [[c.seconds["8bit"] - c.seconds["lynx"] for c in row] for row in result.rows]
-        axes.imshow(won, cmap="RdYlGn", vmin=-1.2, vmax=1.2, aspect="auto", origin="lower")
-        for y, row in enumerate(result.rows):
-            for x, choice in enumerate(row):
-                axes.text(x, y, _cell(choice), ha="center", va="center", fontsize=6)
-        axes.set_xticks(range(len(result.rows[0])), [f"{c.bandwidth / 1e9:g}" for c in result.rows[0]], fontsize=7)
-        axes.set_yticks(range(len(result.rows)), [_kilo(row[0].tokens) for row in result.rows], fontsize=7)
-        axes.set_title(result.model.name, fontsize=8)
-        axes.set_xlabel("Gbit/s", fontsize=7)
+        for j, (than, rows) in enumerate(((_OWN, result.rows), (_PLAIN, result.plain))):
+            axes = figure.add_subplot(len(maps), 2, 2 * i + j + 1)
+            axes.imshow(
+                [[ahead(choice) for choice in row] for row in rows],
+                cmap="RdYlGn", vmin=-_DARKEST, vmax=_DARKEST, aspect="auto", origin="lower",
+            )  # fmt: skip
+            for y, row in enumerate(rows):
+                for x, choice in enumerate(row):
+                    color = "white" if abs(ahead(choice)) > 0.75 * _DARKEST else "black"
+                    axes.text(x, y, _cell(choice), ha="center", va="center", fontsize=6, color=color)
+            axes.set_xticks(range(len(rows[0])), [f"{c.bandwidth / 1e9:g}" for c in rows[0]], fontsize=7)
+            axes.set_yticks(range(len(rows)), [_kilo(row[0].tokens) for row in rows], fontsize=7)
+            axes.set_title(f"{result.model.name}: over {than}", fontsize=8)
+            axes.set_xlabel("Gbit/s", fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=80)
 

@@ -15,6 +15,7 @@ from lynx_ascend.simulation.decode import DecodeEngine, Request, Step
 from lynx_ascend.simulation.hardware import Work
 from lynx_ascend.simulation.link import Flow, Link
 from lynx_ascend.simulation.methods import Method
+from lynx_ascend.simulation.prefill import Part, finished, releases, schedule
 from lynx_ascend.speculation.latency import CodecTimes
 
 
@@ -64,9 +65,8 @@ class Simulation:
             the Anchors of all requests, which share it, before any Residual, one after the other.
         record: keep what the link served.
 
-    A cold P serves one prompt after the other, chunk by chunk (first come, first served: what chunking changes is when
-    a layer-wise transfer may start). P's and D's codecs serve one transfer after the other. A step costs what the
-    prompt's length says; the few tokens that are added to it while decoding are not counted.
+    A cold P prefills in chunks, first come, first served. P's and D's codecs serve one transfer after the other. A step
+    costs what the prompt's length says; the few tokens that are added to it while decoding are not counted.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class Simulation:
         self._engine = DecodeEngine(method, policy, {}, slots, random.Random(seed + 1))
         self._events: list[tuple[float, int, Callable[[float], object]]] = []
         self._order = count()
-        self._encoder_free = self._decoder_free = self._prefill_free = 0.0
+        self._encoder_free = self._decoder_free = 0.0
         self._sending: dict[Request, tuple[float, float]] = {}  # when the codecs are done: first stream, all
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
         """Serves them all.
 
         Raises:
-            ValueError: an arrival with no tokens, or out of order.
+            ValueError: an arrival with no tokens, or out of order; prompts with different costs of prefill.
         """
         requests: list[Request] = []
         for before, arrival in zip([0.0, *(a.at for a in arrivals)], arrivals, strict=False):
@@ -112,7 +112,7 @@ class Simulation:
             holds = sum(u < s for s in survival)
             request = Request(len(requests), arrival.at, self._work(arrival.tokens), arrival.output, holds)
             requests.append(request)
-            self._prefill(request)
+        self._prefill(requests)
         while (now := self._next()) < math.inf:
             self._link.advance(now)
             self._receive()
@@ -131,42 +131,49 @@ class Simulation:
     def _at(self, time: float, action: Callable[[float], object]) -> None:
         heapq.heappush(self._events, (time, next(self._order), action))
 
-    def _prefill(self, request: Request) -> None:
-        start = max(request.arrival, self._prefill_free)
-        end = self._prefill_free = start + request.work.prefill
-        method, nbytes = self._method, self._method.nbytes(request.work.nbytes)
+    def _prefill(self, requests: Sequence[Request]) -> None:
+        """P knows nothing of what comes after it: its steps are planned at once."""
+        if not requests:
+            return
+        costs = requests[0].work.prefill
+        if any(request.work.prefill != costs for request in requests):
+            raise ValueError("prefill: the prompts have different costs, but one instance prefills them")
+        for request, parts in zip(
+            requests, schedule([(r.arrival, r.work.tokens) for r in requests], costs), strict=True
+        ):
+            self._transfer(request, parts)
+
+    def _transfer(self, request: Request, parts: Sequence[Part]) -> None:
+        end = parts[-1].end
+        released = releases(parts, request.work.prefill.layers) if self._method.layerwise else [(end, 1.0)]
+        nbytes = self._method.nbytes(request.work.nbytes)
         request.flows = [Flow(self._priority(request, i), size) for i, size in enumerate(nbytes) if size > 0]
-        pieces = request.work.pieces if method.layerwise else 1
-        begins = start + request.work.prefill / pieces
         if self._policy.handover:
             self._at(end, lambda now: request.give(now, 1))
-        self._at(begins, lambda now: self._send(request, now, end, pieces))
-        for i in range(1, pieces + 1):
-            at = end if i == pieces else start + request.work.prefill * i / pieces
-            self._at(at, lambda _: self._release(request, pieces))
+        self._at(released[0][0], lambda now: self._send(request, now, released))
+        for at, share in released:
+            self._at(at, lambda _, share=share: self._release(request, share))  # type: ignore[misc]
 
     def _priority(self, request: Request, stream: int) -> tuple[int, int]:
         if self._in_order:
             return request.number, stream
         return stream, request.number if stream else 0  # Anchors alternate, Residuals were queued one after the other
 
-    def _release(self, request: Request, pieces: int) -> None:
+    def _release(self, request: Request, share: float) -> None:
         for flow in request.flows:
-            self._link.release(flow, flow.total / pieces)
+            self._link.release(flow, flow.total * share)
 
-    def _send(self, request: Request, now: float, end: float, pieces: int) -> None:
+    def _send(self, request: Request, now: float, released: Sequence[tuple[float, float]]) -> None:
         """Reserves the codecs of both sides; the link has the flows."""
         request.sent_from = now
         codec = request.work.codec if self._method.coded else CodecTimes()
-        begins = max(now, self._encoder_free)
-        encoded = self._encoder_free = max(end + codec.encode / pieces, begins + codec.encode)
+        encoded = self._encoder_free = finished(released, codec.encode, self._encoder_free)
         anchor = codec.anchor_decode if self._method.split else codec.full_decode
         whole = anchor + (codec.full_decode if self._method.split else 0.0)
-        begins = max(now, self._decoder_free)
-        first = max(encoded, end + anchor / pieces, begins + anchor)
-        self._decoder_free = max(end + whole / pieces, begins + whole)
+        first = max(encoded, finished(released, anchor, self._decoder_free))
+        self._decoder_free = finished(released, whole, self._decoder_free)
         if self._method.draft_model is not None:
-            first = max(first, end + request.work.draft_prefill)
+            first = max(first, released[-1][0] + request.work.draft_prefill)
         self._sending[request] = (first, self._decoder_free if self._method.split else first)
 
     def _receive(self) -> None:

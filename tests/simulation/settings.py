@@ -5,6 +5,7 @@ from __future__ import annotations
 from lynx_ascend.simulation.acceptance import Acceptance
 from lynx_ascend.simulation.hardware import Work
 from lynx_ascend.simulation.methods import DraftModel, Method
+from lynx_ascend.simulation.prefill import PrefillCosts
 from lynx_ascend.speculation.latency import CodecTimes
 from lynx_ascend.speculation.steps import StepCosts
 from lynx_ascend.speculation.window import MAX_DRAFTS
@@ -38,17 +39,20 @@ def work(
     *,
     per_token: float = 1000.0,
     prefill: float = 0.001,
+    attention: float = 0.0,
+    step: float = 0.0,
+    chunk: int = 1_000_000,
+    layers: int = 8,
     codec: float = 0.0,
-    pieces: int = 8,
     verify_draft: float = 0.001,
 ) -> Work:
     """A prompt of which each token takes `per_token` bytes and `prefill` seconds; codec: seconds for the cache."""
+    costs = PrefillCosts(prefill, attention, step, chunk, layers)
     return Work(
         tokens,
         tokens * per_token,
-        tokens * prefill,
+        costs,
         StepCosts(tpot=0.03, verify=0.05, verify_draft=verify_draft, row=0.002),
         CodecTimes(codec, codec / 2, codec),
-        pieces,
-        draft_prefill=tokens * prefill / 16,
+        draft_prefill=costs.alone(tokens) / 16,
     )

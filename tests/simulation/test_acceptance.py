@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +75,24 @@ def test_reports(tmp_path: Path) -> None:
         from_reports([report(tmp_path / "empty.json", 1000, [None])])
     with pytest.raises(AcceptanceError, match="context 7"):
         Acceptance({7: (1.2,)}, "test")
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 5.0, -0.1, True, "0.5"])
+def test_no_value_of_a_curve_is_hidden_by_those_before(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(AcceptanceError, match=r"a\.json: .*curve\[1\]: .* is no number from 0 to 1"):
+        from_reports([report(tmp_path / "a.json", 1000, [0.9, wrong, 0.5])])
+
+
+@pytest.mark.parametrize("wrong", ["Infinity", "NaN", "1e300", "0", "true"])
+def test_the_lengths_of_a_report_are_numbers_of_tokens(tmp_path: Path, wrong: str) -> None:
+    path = report(tmp_path / "a.json", 1000, [0.9])
+    path.write_text(path.read_text().replace("1010", wrong))
+    with pytest.raises(AcceptanceError, match=r"a\.json: .*tokens: "):
+        from_reports([path])
+
+
+def test_a_curve_that_rises_steeply_stays_one_beyond_its_contexts() -> None:
+    assert Acceptance({1000: (1e-300,), 2000: (0.9,)}, "test").at(10**6) == (0.9,)
 
 
 def test_the_plain_split_keeps_what_was_measured() -> None:

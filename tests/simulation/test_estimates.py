@@ -12,7 +12,7 @@ from lynx_ascend.simulation.hardware import Hardware
 from lynx_ascend.simulation.methods import methods
 from lynx_ascend.simulation.models import MODELS, Model
 from lynx_ascend.simulation.paper import compare, fit
-from lynx_ascend.simulation.rules import draw_map, kv_costs
+from lynx_ascend.simulation.rules import ahead, draw_map, kv_costs
 from lynx_ascend.speculation.break_even import choose
 
 PUBLISHED_KV = {"llama-8b": 131072, "qwen3-32b": 262144, "mistral-24b": 163840, "qwen3-235b": 192512, "mla": 70272}
@@ -43,12 +43,20 @@ def test_a_steps_cost_by_hand() -> None:
     costs = hardware.costs(llama, 32768)
     assert costs.tpot == pytest.approx(16.06e9 / 6.4e12 + 32768 * 131072 / 6.4e12 + 32 * 0.585e-3)
     assert costs.verify == costs.tpot + 0.13
-    assert costs.verify_draft == pytest.approx(2 * 8.03e9 / (8 * 245.76e12 * 0.4))
+    operations = 2 * 8.03e9 + 4 * 32 * 4096 * 32768  # matrices, and attention to the context
+    assert costs.verify_draft == pytest.approx(operations / (8 * 245.76e12 * 0.4))
+    # A latent is not split by heads: each of 32 NPUs reads all of it.
+    mla = MODELS["mla"]
+    assert mla.npus == 32 and hardware.costs(mla, 131072).tpot - hardware.costs(mla, 1).tpot == pytest.approx(
+        131071 * 70272 / 0.8e12
+    )
     measured = replace(hardware, tpot=0.05, prefill_rate=1000.0)
     assert measured.costs(llama, 32768).tpot == 0.05
-    assert measured.prefill(llama, 5000) == 5.0
-    assert hardware.work(llama, 20000).pieces == 32 * 3
-    for name, value in (("hbm", 0.0), ("flops", math.inf), ("tpot", -1.0), ("commit", -1.0)):
+    assert measured.prefill(llama).alone(5000) == 5.0
+    seconds = (2 * 8.03e9 * 20000 + 2 * 32 * 4096 * 20000**2) / (8 * 245.76e12 * 0.4)
+    assert hardware.prefill(llama).alone(20000) == pytest.approx(seconds + 3 * 32 * 0.585e-3)
+    assert hardware.prefill(llama).layers == 32
+    for name, value in (("hbm", 0.0), ("flops", math.inf), ("tpot", -1.0), ("commit", -1.0), ("utilisation", 1.1)):
         with pytest.raises(ValueError, match=f"{name}: "):
             replace(hardware, **{name: value})
     with pytest.raises(ValueError, match="tokens: 0"):
@@ -96,6 +104,7 @@ def test_maps_are_what_serving_would_choose(name: str) -> None:
     for row in result.rows:
         at25 = row[3]
         assert (at25.method == "lynx") == (at25.tokens >= result.rule.tokens_per_gbit * 25)
+    assert result.rule.tokens_per_gbit is not None
     first = round(result.rule.tokens_per_gbit * 25)
     seconds = 8 * first * kv_costs(model, hardware).residual / 25e9
     assert result.rule.steps == pytest.approx(seconds / hardware.costs(model, first).tpot)
@@ -108,6 +117,27 @@ def test_drafts_that_never_hold_are_never_first() -> None:
     nothing = Acceptance({1: geometric(1e-9)}, "test")
     result = draw_map(MODELS["llama-8b"], Hardware(), nothing)
     assert {choice.method for row in result.rows for choice in row} == {"8bit"}
+    assert (result.rule.steps, result.rule.tokens_per_gbit) == (None, None)
+    assert result.rule.words().startswith("Do not draft: it pays for no prompt on 25 Gbit/s.")
+
+
+def test_plain_int8_sends_less_and_is_ahead_on_slow_links() -> None:
+    model, hardware, acceptance = MODELS["llama-8b"], Hardware(), published_by_context()
+    result = draw_map(model, hardware, acceptance)
+    for own, plain in zip(result.rows, result.plain, strict=True):
+        for cell, other in zip(own, plain, strict=True):
+            assert other.seconds["lynx"] == cell.seconds["lynx"] and other.drafts == cell.drafts
+            assert other.seconds["8bit"] < cell.seconds["8bit"]
+    # 128K tokens on 1 Gbit/s: 17.2 GB of bf16 at 0.63 / 16 of it more than INT8, 5.4 s, and drafts win half a second.
+    assert -5.2 < ahead(result.plain[-1][0]) < -4.6 and 0.4 < ahead(result.rows[-1][0]) < 0.6
+    # The limit, in the Residual's own measure, on a link that was not used for it.
+    assert result.rule.until is not None
+    costs, kv = hardware.costs(model, 16384), kv_costs(model, hardware)
+    int8 = methods()["int8"].nbytes(model.kv_token_bytes)[0]
+    for factor, wins in ((0.7, True), (1.4, False)):
+        link = 8 * 16384 * kv.residual / (factor * result.rule.until * costs.tpot)
+        choice = choose(16384, link, replace(kv, eight_bit=int8), costs, acceptance.at(16384))
+        assert (ahead(choice) > 0) == wins
 
 
 def test_a_slow_codec_makes_raw_bf16_first() -> None:

@@ -13,6 +13,7 @@ from lynx_ascend.simulation.alone import Policy
 from lynx_ascend.simulation.link import Flow, Link, Served
 from lynx_ascend.simulation.load import read_trace
 from lynx_ascend.simulation.methods import Method
+from lynx_ascend.simulation.prefill import releases, schedule
 from lynx_ascend.simulation.simulate import Arrival, Outcome, Simulation, poisson
 from tests.simulation.settings import BY_NAME, LINK, METHODS, certain, holds, work
 
@@ -26,7 +27,7 @@ def simulate(
 ) -> Outcome:
     simulation = Simulation(
         method,
-        lambda tokens: work(tokens, codec=0.01),
+        lambda tokens: work(tokens, codec=0.01, step=0.01, chunk=700),
         LINK,
         certain(kept),
         Policy(holds(kept), **policy),
@@ -85,8 +86,8 @@ def test_no_residual_moves_while_an_anchor_waits(asked: list[Arrival], layerwise
     run = simulate(BY_NAME["lynx, layer-wise" if layerwise else "lynx"], asked)
     anchors = [request.flows[0] for request in run.requests]
     released: dict[Flow, float] = dict.fromkeys(anchors, 0.0)
-    releases = iter(sorted(_releases(run, layerwise)))
-    coming = next(releases, None)
+    expected = iter(sorted(_releases(run, layerwise)))
+    coming = next(expected, None)
     sent: dict[Flow, float] = dict.fromkeys(anchors, 0.0)
     seen = 0
     for served in run.link.served:
@@ -94,7 +95,7 @@ def test_no_residual_moves_while_an_anchor_waits(asked: list[Arrival], layerwise
             continue
         while coming is not None and coming[0] <= served.start + 1e-12:
             released[anchors[coming[1]]] += coming[2]
-            coming = next(releases, None)
+            coming = next(expected, None)
         if any(flow.priority[0] == 1 for flow in served.flows):
             seen += 1
             assert all(flow.priority[0] == 1 for flow in served.flows)
@@ -106,16 +107,14 @@ def test_no_residual_moves_while_an_anchor_waits(asked: list[Arrival], layerwise
 
 
 def _releases(run: Outcome, layerwise: bool) -> list[tuple[float, int, float]]:
-    """When P had how much of whose Anchor: prompts one after the other, in equal pieces."""
-    found, free = [], 0.0
-    for request in run.requests:
-        start = max(free, request.arrival)
-        free = start + request.work.prefill
-        pieces = request.work.pieces if layerwise else 1
-        for i in range(1, pieces + 1):
-            at = free if i == pieces else start + request.work.prefill * i / pieces
-            found.append((at, request.number, request.flows[0].total / pieces))
-    return found
+    """When P had how much of whose Anchor, as test_prefill.py has it."""
+    costs = run.requests[0].work.prefill
+    planned = schedule([(request.arrival, request.work.tokens) for request in run.requests], costs)
+    return [
+        (at, request.number, request.flows[0].total * share)
+        for request, parts in zip(run.requests, planned, strict=True)
+        for at, share in (releases(parts, costs.layers) if layerwise else [(parts[-1].end, 1.0)])
+    ]
 
 
 def test_two_anchors_share_and_a_residual_waits() -> None:
