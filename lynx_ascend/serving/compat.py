@@ -44,6 +44,11 @@ def unmet_by_ascend(vllm_config: Any) -> list[str]:
     return unmet
 
 
+def was_turned_away(request: Any) -> bool:
+    """True for what stands in for a request that failed at the API (vLLM 0.32): it ends at once, so that P is told."""
+    return bool(getattr(request, "abort_immediately", False))
+
+
 def tells_more_than_tokens(vllm_config: Any) -> bool:
     """Whether the engine gives clients more of each token than the token: sampling masks (0.32), routed experts."""
     places = (vllm_config.model_config, getattr(vllm_config, "aux_output_config", None))

@@ -13,6 +13,7 @@ from vllm.v1.request import RequestStatus
 
 from lynx_ascend.codec.config import Stream
 from lynx_ascend.paged import streams
+from lynx_ascend.serving import compat
 from lynx_ascend.serving.counting import Listener
 from lynx_ascend.serving.drafting import greedy, may_draft
 from lynx_ascend.serving.handover import Handover
@@ -86,6 +87,9 @@ class SchedulerHalf:
         try:
             source = RemotePrompt.from_params(params)
             if source is None:
+                return
+            if compat.was_turned_away(request):
+                self._decline(source)
                 return
             if not self._fetching:  # the request would wait, and hold its blocks, for ever
                 raise OptionError("do_remote_prefill: this instance (kv_role kv_producer) fetches no KV")

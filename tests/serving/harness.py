@@ -14,6 +14,7 @@ from typing import Any
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.engine import EngineCoreRequest
 
 from lynx_ascend.serving import compat
 from lynx_ascend.serving.consumer import Consumer
@@ -167,6 +168,16 @@ class Engine:
 
     def abort(self, request_id: str) -> None:
         self.engine.abort_request([request_id])
+
+    def turn_away(self, params: dict[str, Any]) -> None:
+        """What vLLM's API server does when a request with these kv_transfer_params has failed there."""
+        sampling = SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": params})
+        request = EngineCoreRequest(
+            request_id="turned-away", prompt_token_ids=[0], mm_features=None, sampling_params=sampling,
+            pooling_params=None, arrival_time=time.time(), lora_request=None, cache_salt=None,
+            data_parallel_rank=None, abort_immediately=True,
+        )  # fmt: skip
+        self.core.add_request(*self.core.preprocess_add_request(request))
 
     def assert_clean(self) -> None:
         """Every pool, queue and table is back where it started."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from vllm.v1.engine import EngineCoreRequest
 
 from tests.serving.harness import ASYNC
 
@@ -71,3 +72,11 @@ def test_abort_is_idempotent(engine: Any, prompts: list[list[int]]) -> None:
     engine.abort(request)
     engine.abort(request)
     engine.assert_clean()
+
+
+@pytest.mark.skipif("abort_immediately" not in EngineCoreRequest.__struct_fields__, reason="vLLM 0.23 tells nobody")
+def test_a_request_that_the_api_turned_away(engine: Any, prompts: list[list[int]], caplog: Any) -> None:
+    """Its stand-in is no request that was refused: the prefill side is told that nobody fetches the prompt, no more."""
+    engine.turn_away(engine.prefill(prompts[0]))
+    engine.assert_clean()
+    assert "refused" not in caplog.text
