@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -119,18 +118,3 @@ def expected(lynx: Lynx, costs: StepCosts, survival: tuple[float, ...], *, cap: 
     drafted = replace(lynx, cap=cap).drafted
     kept = sum(survival[: min(drafted, n - 1)])
     return replace(lynx, cap=cap, verify=costs.verify + drafted * costs.verify_draft, accepted=kept)
-
-
-def break_even_map(
-    contexts: Iterable[int],
-    bandwidths: Iterable[float],
-    kv: KVCosts,
-    costs: StepCosts,
-    survival: tuple[float, ...],
-    *,
-    n: int = 64,
-    cap: int = 64,
-) -> list[list[Choice]]:
-    """A row of choices for each context (prompt tokens), an entry for each bandwidth (bits a second)."""
-    links = list(bandwidths)
-    return [[choose(tokens, link, kv, costs, survival, n=n, cap=cap) for link in links] for tokens in contexts]

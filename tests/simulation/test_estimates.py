@@ -154,7 +154,9 @@ _LINKS = [1e9 * 1.5**i for i in range(16)]
 @pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
 @pytest.mark.parametrize("commit", [0.02, 0.13])
 @pytest.mark.parametrize(
-    "curve", [published_by_context(), Acceptance({1624: geometric(0.963)}, "as SmolLM2's")], ids=str
+    "curve",
+    [published_by_context(), Acceptance({1624: geometric(0.963)}, "as SmolLM2's")],
+    ids=lambda curve: curve.source,
 )
 def test_the_rule_of_thumb_says_what_the_policy_chooses(model: Model, commit: float, curve: Acceptance) -> None:
     """On a grid of 304 cells, finer than the map's and off its points; a wrong answer costs little."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lynx_ascend.speculation.break_even import Choice, KVCosts, break_even_map, choose, expected
+from lynx_ascend.speculation.break_even import Choice, KVCosts, choose, expected
 from lynx_ascend.speculation.latency import Lynx, kv_bytes
 from lynx_ascend.speculation.steps import StepCosts
 from tests.speculation.curves import CURVES, geometric, published
@@ -18,6 +18,7 @@ GBIT = 1e9
 LLAMA = kv_bytes(tokens=1, kv_heads=8, head_dim=128, layers=32)  # LLaMA 3.1 8B, bytes a token
 # 4.65 bits an element in the Anchor, 8.66 in both; a core's rates, a pass of 35 ms and 2.1 ms a draft.
 OURS = KVCosts(LLAMA, LLAMA * 4.65 / 16, LLAMA * 4.01 / 16, encode=5.5e9, anchor_decode=9.6e9, full_decode=5.8e9)
+FREE = replace(OURS, encode=math.inf, anchor_decode=math.inf, full_decode=math.inf)
 CPU = StepCosts(tpot=0.027, verify=0.035, verify_draft=0.0021)
 
 
@@ -64,21 +65,22 @@ def test_drafts_beyond_the_nth_token_save_it_nothing() -> None:
 
 
 def test_short_prompts_and_fast_links_skip_the_split_or_the_codec() -> None:
-    contexts, links = [256, 4096, 32768, 131072], [1e9, 10e9, 25e9, 100e9, 400e9]
-    rows = break_even_map(contexts, links, OURS, CPU, published())
-    assert [[(c.tokens, c.bandwidth) for c in row] for row in rows] == [[(t, b) for b in links] for t in contexts]
-    methods = [[c.method for c in row] for row in rows]
+    def methods(kv: KVCosts) -> list[list[str]]:
+        links = (1, 10, 25, 100, 400)
+        return [
+            [choose(tokens, gbit * GBIT, kv, CPU, published()).method for gbit in links]
+            for tokens in (256, 4096, 32768, 131072)
+        ]
+
     # A short prompt on a fast link is not worth a draft. One core encodes 44 Gbit/s of bf16: above that the raw cache
     # is first whatever the prompt, and at 25 Gbit/s decoding twice already costs more than drafts win.
-    assert methods == [
+    assert methods(OURS) == [
         ["lynx", "8bit", "8bit", "bf16", "bf16"],
         ["lynx", "lynx", "8bit", "bf16", "bf16"],
         ["lynx", "lynx", "8bit", "bf16", "bf16"],
         ["lynx", "lynx", "8bit", "bf16", "bf16"],
     ]
-    free = replace(OURS, encode=math.inf, anchor_decode=math.inf, full_decode=math.inf)
-    methods = [[c.method for c in row] for row in break_even_map(contexts, links, free, CPU, published())]
-    assert methods == [
+    assert methods(FREE) == [
         ["lynx", "8bit", "8bit", "8bit", "8bit"],
         ["lynx", "lynx", "lynx", "lynx", "8bit"],
         ["lynx", "lynx", "lynx", "lynx", "lynx"],
@@ -87,9 +89,9 @@ def test_short_prompts_and_fast_links_skip_the_split_or_the_codec() -> None:
 
 
 def test_where_nothing_holds_the_split_does_not_pay() -> None:
-    free = replace(OURS, encode=math.inf, anchor_decode=math.inf, full_decode=math.inf)
-    for row in break_even_map([4096, 131072], [1e9, 25e9], free, CPU, geometric(0.02)):
-        assert [choice.method for choice in row] == ["8bit", "8bit"]
+    for tokens in (4096, 131072):
+        for gbit in (1, 25):
+            assert choose(tokens, gbit * GBIT, FREE, CPU, geometric(0.02)).method == "8bit"
 
 
 @given(
