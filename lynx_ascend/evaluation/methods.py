@@ -1,18 +1,12 @@
-"""The evaluated methods by name: Lynx's own, through the public API, and those to compare with."""
+"""The evaluated methods by name: this project's own, and those to compare with."""
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
-import msgspec
-import torch
 import xxhash
-from torch import Tensor
 
 from lynx_ascend import api
 from lynx_ascend.codec import config
@@ -23,46 +17,11 @@ from lynx_ascend.codec.baselines.fp8 import FP8
 from lynx_ascend.codec.baselines.integers import ChannelInt, SplitInt8, TensorInt
 from lynx_ascend.codec.baselines.kivi import KIVI
 from lynx_ascend.codec.baselines.kvquant import KVQuant
-from lynx_ascend.codec.baselines.method import Context, Decoded, Method
-from lynx_ascend.codec.baselines.payload import PayloadError, Reader
+from lynx_ascend.codec.baselines.method import Method
 from lynx_ascend.codec.baselines.sparq import SparQ
 from lynx_ascend.codec.baselines.turboquant import TurboQuant
 from lynx_ascend.codec.baselines.uncompressed import HighByteFirst, Uncompressed
-
-
-@dataclass(frozen=True)
-class Lynx(Method):
-    """A split codec of this project, by `lynx_ascend.encode`: its frames, headers included, are the streams' bytes."""
-
-    config: config.CodecConfig
-    source = "docs/frame.md; alg1: Lynx, arXiv 2607.01831, Alg. 1"
-    num_streams: ClassVar[int] = 2
-
-    def _encode(self, x: Tensor, context: Context) -> Sequence[Sequence[Tensor]]:
-        encoded = api.encode(x, self.config, layer=context.layer, is_value=context.is_value)
-        packed = (msgspec.msgpack.encode(encoded.frames(stream)) for stream in ("anchor", "residual"))
-        return [[torch.frombuffer(bytearray(part), dtype=torch.uint8)] for part in packed]
-
-    def _decode(self, readers: Sequence[Reader]) -> Decoded:
-        frames = []
-        for reader in readers:
-            try:
-                frames.append(msgspec.msgpack.decode(reader.rest("frames"), type=list[bytes]))
-            except msgspec.DecodeError as error:
-                raise PayloadError(f"frames: {error}") from None
-        return Decoded(api.EncodedKV.from_frames(*frames).decode("anchor" if len(frames) == 1 else "residual"))
-
-
-@dataclass(frozen=True)
-class AnchorOnly(Lynx):
-    """Lynx-INT4, "quantise only": the Anchor is the final cache."""
-
-    source = "Lynx, arXiv 2607.01831 (Lynx-INT4)"
-    num_streams: ClassVar[int] = 1
-
-    def _encode(self, x: Tensor, context: Context) -> Sequence[Sequence[Tensor]]:
-        return super()._encode(x, context)[:1]
-
+from lynx_ascend.evaluation.ours import AnchorOnly, Lynx
 
 OURS = "lynx"
 METHODS: dict[str, Method] = {
@@ -89,7 +48,8 @@ METHODS: dict[str, Method] = {
     "kvquant-4": KVQuant(4),
     "kvquant-4-1%": KVQuant(4, 0.01),
     "cachegen": CacheGen(),
-    "cachegen-fine": CacheGen(bins=(1 / 6, 1 / 3, 1 / 2)),  # a level nearer to the others' bits
+    "cachegen-fine": CacheGen(bins=(1 / 6, 1 / 3, 1 / 2)),  # levels of a third and a fifth of the default's bins, which
+    "cachegen-finer": CacheGen(bins=(0.1, 0.2, 0.3)),  # take about as many bits as the 4-bit methods
     "scissorhands-50%": HeavyHitters(0.5),
     "scissorhands-25%": HeavyHitters(0.25),
     "sparq": SparQ(),
@@ -118,7 +78,6 @@ def fingerprint(method_: Method) -> str:
     files = own | {Path(module.__file__) for module in (affine, linear, payload, method) if module.__file__}
     digest = xxhash.xxh3_64(repr(method_).encode())
     if isinstance(method_, Lynx):
-        files.discard(Path(__file__))  # the list of methods, which is no part of the codec
         root = Path(api.__file__).parent
         files |= {root / f"{name}.py" for name in ("api", "paged", "methods", "buffers")}
         files |= {*root.glob("codec/*.py"), *root.glob("frame/*.py")}

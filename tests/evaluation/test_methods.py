@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lynx_ascend.codec.baselines.cachegen import CacheGen
 from lynx_ascend.codec.baselines.integers import ChannelInt, TensorInt
 from lynx_ascend.codec.baselines.kivi import KIVI
 from lynx_ascend.codec.baselines.kvquant import KVQuant
@@ -30,6 +31,7 @@ LOOSEST = {
     "int8-chunk32": 5e-5, "int8-chunk64": 5e-5, "fp8-e4m3": 1e-3, "fp8-e5m2": 5e-3, "turboquant-8": 3e-4, "int4": 0.1,
     "int4-channel": 0.03, "int4-chunk32": 0.012, "int4-chunk64": 0.02, "turboquant-4": 0.012, "kivi-4": 0.012,
     "kivi-2": 0.3, "kvquant-4": 0.02, "kvquant-4-1%": 0.015, "cachegen": 0.2, "cachegen-fine": 0.02,
+    "cachegen-finer": 0.01,
 }  # fmt: skip
 
 
@@ -255,6 +257,23 @@ def test_cachegen_is_coarser_in_later_layers() -> None:
     assert sizes[0] > sizes[1] > sizes[2]
 
 
+def test_cachegen_spends_bits_where_channels_are_wide() -> None:
+    """One width for all channels, and for each of them a distribution of its own: a wide one gets more bits."""
+    wide = torch.ones(32)
+    wide[:4] = 16.0
+    method = CacheGen(bins=(0.5, 0.5, 0.5))
+    x = normal((4000, 1, 32), torch.float32) * wide
+    off = method.decode(method.encode(x, context(x))).values - x
+    error = off[torch.arange(4000) % 10 != 0].square().mean((0, 1)).sqrt()
+    # Differences have twice a token's variance; an even error over a width w has a deviation of w / sqrt(12).
+    width = 0.5 * float((2 * wide.square()).mean().sqrt())
+    assert torch.allclose(error[:4], torch.full((4,), width / 12**0.5), rtol=0.05)
+    narrow = method.encode(x[..., 4:], context(x[..., 4:]))
+    assert len(method.encode(x, context(x))[0]) < len(
+        narrow[0]
+    )  # narrow channels beside wide ones cost next to nothing
+
+
 def test_heavy_hitters_keep_the_important_and_the_latest() -> None:
     x = normal((200, 2, 8))
     importance = torch.zeros(200, 2)
@@ -298,6 +317,7 @@ OURS = {"lynx", "alg1", "lynx-int4"}
         ("codec/baselines/kivi.py", {"kivi-4", "kivi-2"}),
         ("codec/baselines/payload.py", set(METHODS)),
         ("evaluation/methods.py", set()),
+        ("evaluation/ours.py", OURS),
         *((name, OURS) for name in ("frame/header.py", "codec/cache.py", "codec/exact.py", "codec/ops.py")),
         *((name, OURS) for name in ("api.py", "paged.py", "methods.py", "buffers.py", "_C.")),
     ],

@@ -51,7 +51,7 @@ class Reader:
     def take(self, name: str, dtype: torch.dtype, *shape: int) -> Tensor:
         """The next part, a copy. Raises PayloadError, naming it, if fewer bytes are left."""
         size = dtype.itemsize * torch.Size(shape).numel()
-        if size > len(self._rest):
+        if not 0 <= size <= len(self._rest):
             raise PayloadError(f"{name}: {size} bytes wanted, {len(self._rest)} left")
         part, self._rest = self._rest[:size], self._rest[size:]
         # A bytearray, because PyTorch wants memory that may be written.
