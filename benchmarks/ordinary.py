@@ -32,6 +32,7 @@ from rich.table import Table
 from lynx_ascend.demo.client import Completion, complete
 from lynx_ascend.demo.cluster import ClusterOptions, lynx_transfer, vllm_server
 from lynx_ascend.demo.services import ReservedPort, Servers, Service
+from lynx_ascend.evaluation.intervals import student
 from lynx_ascend.evaluation.model import ensure_model, load_tokenizer
 from lynx_ascend.evaluation.prompts import prompts
 
@@ -39,11 +40,6 @@ MAX_TOKENS = 16  # few, so that a block is over before the machine has another s
 PROMPT_TOKENS = 200
 BAR = 0.03
 MIN_BLOCKS = 3
-# Student's t, 97.5 %, by degrees of freedom from 1; from 30 on Z and its first correction are exact to 0.1 %.
-_T = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -149,8 +145,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     mean, freedom = statistics.mean(values), len(values) - 1
     if not freedom:
         return mean, math.inf
-    t = _T[freedom - 1] if freedom <= len(_T) else 1.96 + (1.96**3 + 1.96) / (4 * freedom)
-    return mean, t * statistics.stdev(values) / math.sqrt(len(values))
+    return mean, student(freedom) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def row_of(other: str, batch: int, times: Sequence[tuple[float, float, float, float]]) -> Row:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lynx_ascend.evaluation.tasks.commands import mmlu_pro, needle, qmsum
+from lynx_ascend.evaluation.tasks.commands import mmlu_pro, needle, qmsum, tokens_of
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -82,12 +82,11 @@ def contexts(
     from lynx_ascend.evaluation.page import print_tables
     from lynx_ascend.evaluation.run import FidelityOptions
 
-    console = Console(stderr=as_json)
+    console, wanted = Console(stderr=as_json), tokens_of(lengths)
     try:
-        wanted = [int(length) for length in lengths.split(",")]
         options = FidelityOptions(choose(methods), report, qmsum=qmsum, prompts=prompts, model=model)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--lengths, --methods") from None
+        raise typer.BadParameter(str(error), param_hint="--methods") from None
     torch.set_num_threads(threads)
     try:
         found = run_contexts(options, wanted, console)

@@ -18,6 +18,7 @@ from lynx_ascend.evaluation.fidelity import (
 )
 from lynx_ascend.evaluation.kv import PromptKV
 from lynx_ascend.evaluation.local_engine import greedy_text
+from lynx_ascend.evaluation.session import replacing
 
 CAP = 64  # drafts
 STARTS = 32  # tokens of the text at which drafts start
@@ -103,7 +104,6 @@ def _kept(path: Path) -> Case | None:
 
 
 def _store(case: Case, path: Path) -> Case:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(case, path.with_suffix(".part"))
-    path.with_suffix(".part").rename(path)
+    with replacing(path) as part:
+        torch.save(case, part)
     return case

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from lynx_ascend.evaluation.cases import CAP
 from lynx_ascend.evaluation.contexts_figures import draw
-from lynx_ascend.evaluation.page import Table, html_image, html_table, markdown, page, plain
+from lynx_ascend.evaluation.page import Table, html_image, html_json, html_table, markdown, page, plain
 from lynx_ascend.evaluation.report import write_report
 from lynx_ascend.evaluation.run import FidelityOptions, FidelityResult, run_fidelity
 from lynx_ascend.evaluation.summary import MethodSummary, summarise
@@ -25,11 +25,12 @@ PROPOSED = (8, 16, 21, 32, 64)  # 21: what the Lynx paper's requests drafted on 
 @dataclass(frozen=True)
 class Context:
     """The methods at one length. heat: by method, how often a of t proposed drafts were accepted, [CAP][CAP + 1] shares
-    over the t - 1 and a; a row that no text is long enough for is empty."""
+    over the t - 1 and a; a row that no text is long enough for is empty. setting: the run's, with fingerprints."""
 
     tokens: int
     methods: list[MethodSummary]
     heat: dict[str, list[list[float]]]
+    setting: Mapping[str, Any]
 
 
 def run_contexts(options: FidelityOptions, lengths: Sequence[int], console: Console) -> list[Context]:
@@ -47,18 +48,22 @@ def run_contexts(options: FidelityOptions, lengths: Sequence[int], console: Cons
         at = replace(options, report=options.report / str(tokens), tokens=tokens, longest=max(lengths), long=0)
         result = run_fidelity(at, console)
         write_report(result, at.report)
-        found.append(Context(tokens, summarise(result), {name: _heat(result, name) for name in result.methods}))
+        heat = {name: _heat(result, name) for name in result.methods}
+        setting = {**result.setting, "fingerprints": dict(result.fingerprints)}
+        found.append(Context(tokens, summarise(result), heat, setting))
     return found
 
 
 def write_contexts(contexts: Sequence[Context], folder: Path) -> dict[str, Any]:
     """Writes contexts.html, .json, .md and .png into `folder`; returns the JSON object."""
-    value: dict[str, Any] = plain({"contexts": [_json(context) for context in contexts]})
+    setting = dict(contexts[0].setting)  # that of all but for the tokens
+    setting["prompts"] = {**setting["prompts"], "tokens": [context.tokens for context in contexts]}
+    value: dict[str, Any] = plain({"setting": setting, "contexts": [_json(context) for context in contexts]})
     made, picture = tables(contexts), draw(contexts)
     (folder / "contexts.json").write_text(json.dumps(value, indent=1), encoding="utf-8")
     (folder / "contexts.md").write_text(markdown(made), encoding="utf-8")
     (folder / "contexts.png").write_bytes(picture)
-    parts = [html_image(picture), *(html_table(*table) for table in made)]
+    parts = [html_image(picture), *(html_table(*table) for table in made), html_json("Setting", value["setting"])]
     (folder / "contexts.html").write_text(page("Accepted drafts by context", parts), encoding="utf-8")
     return value
 
@@ -118,6 +123,7 @@ def _json(context: Context) -> Mapping[str, Any]:
     methods = [
         {
             "method": summary.name,
+            "parameters": summary.parameters,
             "bits": summary.first.bits,
             "accepted": summary.first.accepted,
             "run": summary.first.run,

@@ -17,19 +17,21 @@ _WHOLE = 16  # drafts of the panel of whole drafts
 
 
 def draw(contexts: Sequence[Context]) -> bytes:
-    """A PNG: above, P(accepted >= k) and whole drafts by length; below, a map for each length, of Lynx's Anchor if it
-    was measured, otherwise of the first method."""
+    """A PNG: above, P(accepted >= k) by length, of Lynx's Anchor if it was measured, otherwise of the first method, and
+    whole drafts of all; below, a row of maps a method, one for each length."""
     from matplotlib.figure import Figure
 
     names = [summary.name for summary in contexts[0].methods]
     ours = OURS if OURS in names else names[0]
-    figure = Figure(figsize=(13, 7), layout="constrained")
-    above, below = figure.subfigures(2, 1, squeeze=False)[:, 0]
+    figure = Figure(figsize=(13, 3.5 + 3.2 * len(names)), layout="constrained")
+    above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(3.5, 3.2 * len(names)))[:, 0]
     curves, whole = above.subplots(1, 2)
     _curves(curves, contexts, ours)
     _whole(whole, contexts, names)
-    for axes, context in zip(below.subplots(1, len(contexts), squeeze=False)[0], contexts, strict=True):
-        _map(axes, context, ours)
+    maps = below.subplots(len(names), len(contexts), squeeze=False)
+    for row, name in zip(maps, names, strict=True):
+        shown = [_map(axes, context, name) for axes, context in zip(row, contexts, strict=True)]
+        below.colorbar(shown[0], ax=list(row), label="share of proposals", extend="max")
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=90)
     return data.getvalue()
@@ -59,8 +61,16 @@ def _whole(axes: Any, contexts: Sequence[Context], names: Sequence[str]) -> None
     axes.grid(alpha=0.3)
 
 
-def _map(axes: Any, context: Context, name: str) -> None:
-    rows = [row or [0.0] * (CAP + 1) for row in context.heat[name]]
-    share = [[row[accepted] for row in rows] for accepted in range(CAP + 1)]
-    axes.imshow(share, origin="lower", extent=(0.5, CAP + 0.5, -0.5, CAP + 0.5), cmap="viridis", vmin=0, vmax=0.5)
+def _shares(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    """By accepted and proposed drafts; NaN, which is left white, where more than proposed or no text is long enough."""
+    return [
+        [row[accepted] if row and accepted <= proposed else math.nan for proposed, row in enumerate(rows, 1)]
+        for accepted in range(CAP + 1)
+    ]
+
+
+def _map(axes: Any, context: Context, name: str) -> Any:
+    shares, extent = _shares(context.heat[name]), (0.5, CAP + 0.5, -0.5, CAP + 0.5)
+    image = axes.imshow(shares, origin="lower", extent=extent, cmap="viridis", vmin=0, vmax=0.5)
     axes.set(title=f"{name}, {context.tokens:,} tokens", xlabel="proposed", ylabel="accepted")
+    return image

@@ -26,11 +26,13 @@ class Reconstruction(NamedTuple):
 
 @contextmanager
 def captured_queries(count: int, *, first: bool = False) -> Iterator[list[Tensor]]:
-    """Inside, the list grows by each layer's last (or first) `count` queries, [heads, queries, head_dim]."""
+    """Inside, the list grows by each layer's last (or first) `count` queries, [heads, queries, head_dim]: those of a
+    model that scales by something else than 1 / sqrt(head_dim) as if it did by that."""
     kept: list[Tensor] = []
 
     def keep(attention: Any, module: Any, query: Tensor, *arguments: Any, **options: Any) -> Any:
-        kept.append((query[0, :, :count] if first else query[0, :, -count:]).clone())
+        some, scaling = (query[0, :, :count] if first else query[0, :, -count:]), options.get("scaling")
+        kept.append(some.clone() if scaling is None else some * (scaling * query.shape[3] ** 0.5))
         return attention(module, query, *arguments, **options)
 
     with _attention(keep):
@@ -47,7 +49,7 @@ def attention_weights(query: Tensor, key: Tensor, visible: Tensor | None) -> Ten
     """The softmax of one layer, fp32 [heads, queries, tokens].
 
     Args:
-        query: [heads, queries, head_dim]. key: [kv_heads, tokens, head_dim], fp32.
+        query: [heads, queries, head_dim], as `captured_queries` gives them. key: [kv_heads, tokens, head_dim], fp32.
         visible: bool, broadcastable to the result; None: all tokens are attended to.
     """
     key = key.repeat_interleave(query.shape[0] // key.shape[0], 0)

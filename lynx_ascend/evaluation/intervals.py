@@ -7,11 +7,22 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-Z = 1.96  # standard errors on either side
+Z = 1.96  # standard errors on either side, of a normal distribution
+# The same of Student's distribution with 1, 2, ... 30 degrees of freedom: its 97.5 % quantile.
+_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+
+def student(freedom: int) -> float:
+    """Standard errors on either side of a mean's 95 % interval, by its degrees of freedom (values less 1), at least 1;
+    exact to 0.1 %."""
+    return _T[freedom - 1] if freedom <= len(_T) else Z + (Z**3 + Z) / (4 * freedom)
 
 
 class Mean(NamedTuple):
-    """A mean and the half-width of its 95 % interval; the latter is NaN for a single value."""
+    """A mean and the half-width of its 95 % interval (Student's); the latter is NaN for a single value."""
 
     value: float
     half: float
@@ -20,8 +31,10 @@ class Mean(NamedTuple):
     def of(cls, values: Iterable[float]) -> Mean:
         """Raises ValueError (statistics.StatisticsError) if there are none."""
         values = list(values)
-        spread = Z * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else math.nan
-        return cls(statistics.mean(values), spread)
+        n, half = len(values), math.nan
+        if n > 1:
+            half = student(n - 1) * statistics.stdev(values) / n**0.5
+        return cls(statistics.mean(values), half)
 
     def text(self, sign: str = "") -> str:
         """To one decimal."""
@@ -66,7 +79,7 @@ class Interval(NamedTuple):
 
     @classmethod
     def of_mean(cls, values: Sequence[float]) -> Interval:
-        """The mean of values in 0 .. 1, with 1.96 standard errors on either side, cut to 0 .. 1.
+        """The mean of values in 0 .. 1, with its interval (Student's) cut to 0 .. 1.
 
         Raises:
             ValueError: there are none.

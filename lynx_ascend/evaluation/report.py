@@ -13,7 +13,7 @@ from typing import Any
 from lynx_ascend.evaluation.intervals import Mean, Ratio
 from lynx_ascend.evaluation.methods import OURS
 from lynx_ascend.evaluation.page import Table, html_image, html_json, html_table, markdown, page, plain
-from lynx_ascend.evaluation.run import FidelityResult
+from lynx_ascend.evaluation.run import CaseRows, FidelityResult
 from lynx_ascend.evaluation.summary import (
     ANCHOR_BITS,
     FULL_BITS,
@@ -27,10 +27,11 @@ from lynx_ascend.evaluation.summary import (
 
 
 def to_json(result: FidelityResult) -> dict[str, Any]:
-    """The summary and the setting. Numbers that do not exist (an interval of one prompt) are null."""
+    """The summary, the rows that its intervals rest on, and the setting. Numbers that do not exist (an interval of one
+    prompt) are null."""
     value = {
         "setting": dict(result.setting),
-        "cases": [{"name": case.name, "tokens": case.tokens, "long": case.long} for case in result.cases],
+        "cases": [{**_described(case), "methods": _rows(case)} for case in result.cases],
         "methods": [
             {**asdict(summary), "fingerprint": result.fingerprints[summary.name]} for summary in summarise(result)
         ],
@@ -62,14 +63,33 @@ def tables(result: FidelityResult) -> list[Table]:
         found.append(_curve_table(summaries))
     full, anchor = full_error_claim(result), anchor_claim(result)
     if full:
-        heads = ["method", "bits", "its full error / ours", "95 %", "ours is"]
-        rows = [[v.method, f"{v.bits:.2f}", *_ratio(v.ratio), v.ours] for v in full if v.ratio]
+        heads = ["method", "bits", "its full error / ours", "95 %", "ours is", "layers in which its error is smaller"]
+        rows = [
+            [v.method, f"{v.bits:.2f}", *_ratio(v.ratio), v.ours, "{} of {}".format(*v.better)]
+            for v in full
+            if v.ratio and v.better
+        ]
         found.append((f"Full error against every method of at most {FULL_BITS} bits", heads, rows))
     if anchor:
         heads = ["method", "bits", "accepted, less ours", "from any start, less ours", "ours is"]
         rows = [[v.method, f"{v.bits:.2f}", *(mean.text("+") for mean in v.less), v.ours] for v in anchor if v.less]
         found.append((f"Accepted drafts against every first stream of at most {ANCHOR_BITS} bits", heads, rows))
     return found
+
+
+def _described(case: CaseRows) -> dict[str, Any]:
+    return {"name": case.name, "tokens": case.tokens, "long": case.long, "digest": case.digest}
+
+
+def _rows(case: CaseRows) -> dict[str, Any]:
+    """By method, after its first stream and after all; without the layers, which have no intervals."""
+    return {
+        name: {
+            stream: {field: value for field, value in measured.items() if field != "layers"}
+            for stream, measured in (("first", row["first"]), ("all", row["all"]))
+        }
+        for name, row in case.rows.items()
+    }
 
 
 def _main_table(summaries: Sequence[MethodSummary]) -> Table:
@@ -128,8 +148,9 @@ def _page(result: FidelityResult, made: Sequence[Table], value: dict[str, Any]) 
     if summaries := summarise(result):
         figures = (_error_figure, _accepted_figure, _layers_figure)
         parts[1:1] = [html_image(_image(draw, summaries)) for draw in figures]
+    cases = [_described(case) for case in result.cases]
     parts.append(html_table("Methods", [], [[s.name, s.source, s.parameters] for s in summaries]))
-    parts.append(html_json("Setting", {"setting": value["setting"], "cases": value["cases"]}))
+    parts.append(html_json("Setting", {"setting": value["setting"], "cases": cases}))
     return page("Fidelity of KV transfer methods", parts)
 
 

@@ -16,7 +16,7 @@ from lynx_ascend.evaluation.cases import QUERIES, TEXT, Case, prompt_case, text_
 from lynx_ascend.evaluation.measure import VERSION, Row, Yardstick, measure
 from lynx_ascend.evaluation.methods import fingerprint
 from lynx_ascend.evaluation.model import MODEL_NAME
-from lynx_ascend.evaluation.session import model_directory, progress_bar, versions, weights_digest
+from lynx_ascend.evaluation.session import model_directory, progress_bar, runtime, weights_digest
 from lynx_ascend.evaluation.store import CaseResults
 
 
@@ -47,12 +47,14 @@ class FidelityOptions:
 
 @dataclass(frozen=True)
 class CaseRows:
-    """A measured case: tokens of its cache, and the rows by method. `long`: its text was given."""
+    """A measured case: tokens of its cache, and the rows by method. `long`: its text was given. digest: the name of its
+    files, of all that its rows count for but the methods."""
 
     name: str
     tokens: int
     long: bool
     rows: Mapping[str, Row]
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def run_fidelity(options: FidelityOptions, console: Console) -> FidelityResult:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     path = model_directory(options.model)
+    weights, around = weights_digest(path), runtime()
     tokenizer = AutoTokenizer.from_pretrained(path)
     wanted = [*((name, ids, False) for name, ids in _prompts(options, tokenizer)), *_long(options, tokenizer)]
     if not wanted:
@@ -84,26 +87,33 @@ def run_fidelity(options: FidelityOptions, console: Console) -> FidelityResult:
     for name, ids, long in wanted:
         if (needed := len(ids) + (0 if long else TEXT)) > positions:
             raise ValueError(f"{name}: {needed} tokens with the text, the model has {positions} positions")
-    weights, prints = weights_digest(path), {name: fingerprint(method) for name, method in options.methods.items()}
+    prints = {name: fingerprint(method) for name, method in options.methods.items()}
     done = []
     with progress_bar(console) as progress:
         task = progress.add_task("", total=len(wanted) * len(options.methods))
         for name, ids, long in wanted:
-            results = CaseResults(options.report / "cases", ids, weights, long=long)
+            results = CaseResults(options.report / "cases", ids, weights, around, long=long)
             rows = {}
             for method, row in _rows(options, model, results, ids, long, prints):
                 progress.update(task, advance=1, description=f"{name}, {method}")
                 rows[method] = row
-            done.append(CaseRows(name, len(ids) - (QUERIES if long else 1), long, rows))
+            done.append(CaseRows(name, len(ids) - (QUERIES if long else 1), long, rows, results.key))
     setting = {
         "model": {"name": MODEL_NAME if options.model is None else path.name, "weights": weights},
+        "prompts": _wanted(options),
         "measurement": VERSION,
         "compute": "fp32 on a bf16 cache",
         "seeds": "texts: 0 and up, one a document; rotations: in the method's parameters; all else has no randomness",
-        "threads": torch.get_num_threads(),
-        "versions": versions(),
+        **around,
     }
     return FidelityResult(done, options.methods, prints, setting)
+
+
+def _wanted(options: FidelityOptions) -> dict[str, Any]:
+    """Which prompts, for the record: the options by name, files without their folders."""
+    files = {name: path.name for name in ("text", "qmsum", "mmlu_pro") if (path := getattr(options, name))}
+    numbers = {name: getattr(options, name) for name in ("prompts", "tokens", "longest", "long", "long_tokens")}
+    return {**files, **numbers}
 
 
 def _prompts(options: FidelityOptions, tokenizer: Any) -> Iterator[tuple[str, list[int]]]:

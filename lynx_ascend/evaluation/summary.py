@@ -49,12 +49,14 @@ class MethodSummary:
 
 class Verdict(NamedTuple):
     """A method against ours: `ours` is "ahead" or "behind" if the interval says so. ratio: its full error to ours;
-    less: its accepted drafts (from the text's start, from any start) less ours."""
+    better: in how many layers, of how many, its mean error is smaller than ours; less: its accepted drafts (from the
+    text's start, from any start) less ours."""
 
     method: str
     bits: float
     ours: Literal["ahead", "not told apart", "behind"]
     ratio: Ratio | None = None
+    better: tuple[int, int] | None = None
     less: tuple[Mean, Mean] | None = None
 
 
@@ -84,7 +86,9 @@ def full_error_claim(result: FidelityResult) -> list[Verdict]:
             pairs = [(case.rows[name]["all"]["error"], case.rows[OURS]["all"]["error"]) for case in result.cases]
             ratio = Ratio.of(*([max(error, 1e-30) for error in side] for side in zip(*pairs, strict=True)))
             sign = (ratio.low > 1) - (ratio.high < 1)
-            verdicts.append(Verdict(name, bits, _verdict(sign), ratio=ratio))
+            layers = [_layers([case.rows[method]["all"] for case in result.cases]) for method in (name, OURS)]
+            better = sum(its < ours for its, ours in zip(*layers, strict=True))
+            verdicts.append(Verdict(name, bits, _verdict(sign), ratio=ratio, better=(better, len(layers[0]))))
     return verdicts
 
 
@@ -124,7 +128,7 @@ def _stream(rows: Sequence[StreamRow], long: Sequence[StreamRow]) -> StreamSumma
     return StreamSummary(
         bits=statistics.mean(row["bits"] for row in rows),
         error=Mean.of(row["error"] for row in rows),
-        layers=[statistics.mean(layer) for layer in zip(*(row["layers"] for row in rows), strict=True)],
+        layers=_layers(rows),
         long_error=Mean.of(row["error"] for row in long) if long else None,
         kl=Mean.of(text["kl"] for text in texts),
         top1=Mean.of(text["top1"] for text in texts),
@@ -132,6 +136,11 @@ def _stream(rows: Sequence[StreamRow], long: Sequence[StreamRow]) -> StreamSumma
         run=Mean.of(statistics.mean(run) for run in runs),
         curve=[_share(texts, k) for k in range(1, CAP + 1)],
     )
+
+
+def _layers(rows: Sequence[StreamRow]) -> list[float]:
+    """The mean error by layer."""
+    return [statistics.mean(layer) for layer in zip(*(row["layers"] for row in rows), strict=True)]
 
 
 def _share(texts: Sequence[Agreement], k: int) -> Mean | None:

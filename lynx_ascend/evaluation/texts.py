@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from lynx_ascend.evaluation.data import Meeting, Question, read_meetings, read_questions, read_text
 from lynx_ascend.evaluation.prompts import chat_prompt, prompts
 
 WINDOWS = (1200, 1700, 2300)  # tokens of a meeting, in turn
@@ -18,7 +18,7 @@ TASK = "Summarise this text in ten full sentences."
 
 def meeting_prompts(tokenizer: Any, qmsum: Path, n: int) -> Iterator[tuple[str, list[int]]]:
     """n (name, token ids), always the same ones: windows of the meetings, a query after each."""
-    held = read_jsonl(qmsum, "meeting_transcripts")
+    held = read_meetings(qmsum)
     for i in range(n):
         yield f"qmsum-{i}", chat(tokenizer, _meeting(tokenizer, held[i % len(held)], i // len(held)))
 
@@ -30,9 +30,7 @@ def growing_prompts(tokenizer: Any, qmsum: Path, n: int, tokens: int, longest: i
     Raises:
         ValueError: fewer than n places in the meetings have `longest` tokens after them.
     """
-    held = [
-        (m, tokenizer(turns_text(m["meeting_transcripts"])).input_ids) for m in read_jsonl(qmsum, "meeting_transcripts")
-    ]
+    held = [(meeting, tokenizer(meeting.text).input_ids) for meeting in read_meetings(qmsum)]
     windows = range(max(len(ids) for _, ids in held) // STRIDE)
     places = [(i, w) for w in windows for i, (_, ids) in enumerate(held) if len(ids) - STRIDE * w >= longest]
     if len(places) < n:
@@ -45,11 +43,11 @@ def growing_prompts(tokenizer: Any, qmsum: Path, n: int, tokens: int, longest: i
 
 def question_prompts(tokenizer: Any, mmlu_pro: Path, n: int) -> Iterator[tuple[str, list[int]]]:
     """n (name, token ids), always the same ones: a question of each category in turn, after solved ones of it."""
-    questions = read_jsonl(mmlu_pro, "question")
-    categories = sorted({question["category"] for question in questions})
+    questions = read_questions(mmlu_pro)
+    categories = sorted({question.category for question in questions})
     rng = random.Random(0)
     for i in range(n):
-        category = [question for question in questions if question["category"] == categories[i % len(categories)]]
+        category = [question for question in questions if question.category == categories[i % len(categories)]]
         rng.shuffle(category)
         yield f"mmlu-{i}", chat(tokenizer, _questions(tokenizer, category, EXAMPLES[i % len(EXAMPLES)]))
 
@@ -58,9 +56,9 @@ def text_prompts(tokenizer: Any, path: Path, n: int, tokens: int) -> Iterator[tu
     """n (name, token ids): windows of about `tokens` tokens, evenly spread over a text, each with a task.
 
     Raises:
-        ValueError: the text is shorter than a window.
+        ValueError: the file is not UTF-8 text, or shorter than a window.
     """
-    ids = tokenizer(path.read_text(encoding="utf-8")).input_ids
+    ids = tokenizer(read_text(path)).input_ids
     if len(ids) < tokens:
         raise ValueError(f"text: {path} has {len(ids)} tokens, {tokens} wanted")
     for i in range(n):
@@ -81,8 +79,8 @@ def long_texts(tokenizer: Any, qmsum: Path | None, n: int, tokens: int) -> Itera
             yield f"own, {i}", ids
         return
     found = 0
-    for i, meeting in enumerate(read_jsonl(qmsum, "meeting_transcripts")):
-        ids = tokenizer(turns_text(meeting["meeting_transcripts"])).input_ids[:tokens]
+    for i, meeting in enumerate(read_meetings(qmsum)):
+        ids = tokenizer(meeting.text).input_ids[:tokens]
         if len(ids) == tokens and found < n:
             found += 1
             yield f"meeting {i}", ids
@@ -95,53 +93,28 @@ def chat(tokenizer: Any, text: str) -> list[int]:
     return ids
 
 
-def turns_text(turns: Iterable[dict[str, Any]]) -> str:
-    """A line a turn of a QMSum meeting."""
-    return "\n".join(f"{turn['speaker']}: {turn['content']}" for turn in turns)
-
-
-def _meeting(tokenizer: Any, meeting: dict[str, Any], window: int) -> str:
-    ids, wanted = tokenizer(turns_text(meeting["meeting_transcripts"])).input_ids, WINDOWS[window % len(WINDOWS)]
+def _meeting(tokenizer: Any, meeting: Meeting, window: int) -> str:
+    ids, wanted = tokenizer(meeting.text).input_ids, WINDOWS[window % len(WINDOWS)]
     first = min(STRIDE * window, max(0, len(ids) - wanted))
     return f"{tokenizer.decode(ids[first : first + wanted])}\n\n{_query(meeting, window)}"
 
 
-def _query(meeting: dict[str, Any], window: int) -> str:
-    kinds = ("general_query_list", "specific_query_list")
-    queries = meeting[kinds[window % 2]] or meeting["specific_query_list"]
-    return f"Question: {queries[window % len(queries)]['query']}"
+def _query(meeting: Meeting, window: int) -> str:
+    """General and specific ones in turn; of a meeting with one kind alone, of that."""
+    kinds = (meeting.general, meeting.specific)
+    queries = kinds[window % 2] or kinds[1 - window % 2]
+    return f"Question: {queries[window % len(queries)].text}"
 
 
-def _questions(tokenizer: Any, category: list[dict[str, Any]], wanted: int) -> str:
+def _questions(tokenizer: Any, category: Sequence[Question], wanted: int) -> str:
     solved = ""
     for question in category[1:]:
-        solved += f"{_question(question)}\nAnswer: ({question['answer']})\n\n"
+        solved += f"{_question(question)}\nAnswer: ({question.answer})\n\n"
         if len(tokenizer(solved).input_ids) > wanted:
             break
     return f"{solved}{_question(category[0])}\nThink step by step, then answer."
 
 
-def _question(question: dict[str, Any]) -> str:
-    options = (f"({chr(ord('A') + i)}) {option}" for i, option in enumerate(question["options"]))
-    return "\n".join([question["question"], *options])
-
-
-def read_jsonl(path: Path, field: str) -> list[dict[str, Any]]:
-    """The objects of a jsonl file, one a line. Raises ValueError, naming the line, unless each has `field`."""
-    found = []
-    try:
-        with path.open(encoding="utf-8") as file:
-            lines = list(file)  # not str.splitlines, which splits at other characters too
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: not UTF-8 text, so no jsonl") from None
-    for number, line in enumerate(lines, 1):
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not JSON ({error})") from None
-        if not isinstance(value, dict) or field not in value:
-            raise ValueError(f"{path}, line {number}: no {field!r}")
-        found.append(value)
-    if not found:
-        raise ValueError(f"{path}: empty")
-    return found
+def _question(question: Question) -> str:
+    options = (f"({chr(ord('A') + i)}) {option}" for i, option in enumerate(question.options))
+    return "\n".join([question.text, *options])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typer.testing import CliRunner
 
 from lynx_ascend.cli import app
 from lynx_ascend.evaluation import contexts as module
+from lynx_ascend.evaluation.cases import CAP
+from lynx_ascend.evaluation.contexts_figures import _shares
 from lynx_ascend.evaluation.methods import choose
 from lynx_ascend.evaluation.run import CaseRows, FidelityResult
 from lynx_ascend.evaluation.texts import growing_prompts
@@ -26,7 +29,8 @@ def meetings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, turns in enumerate((400, 10, 200)):
         said = [{"speaker": f"S{i % 3}", "content": f"In meeting {number} we agreed on {i * i}."} for i in range(turns)]
         query = {"query": f"What of meeting {number}?", "answer": "Squares."}
-        lines.append({"meeting_transcripts": said, "general_query_list": [query], "specific_query_list": [query]})
+        specific = query | {"relevant_text_span": [[0, 1]]}
+        lines.append({"meeting_transcripts": said, "general_query_list": [query], "specific_query_list": [specific]})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -53,7 +57,7 @@ def row(runs: list[int], tokens: int) -> Any:
 
 def test_proposed_against_accepted_is_counted_over_starts_then_prompts() -> None:
     rows: list[Mapping[str, Any]] = [{"lynx": row([3, 2, 1, 0], 40)}, {"lynx": row([33, 0], 40)}]
-    result = FidelityResult([CaseRows(str(i), 9, False, r) for i, r in enumerate(rows)], choose("lynx"), {}, {})
+    result = FidelityResult([CaseRows(str(i), 9, False, r, "") for i, r in enumerate(rows)], choose("lynx"), {}, {})
     heat = module._heat(result, "lynx")
     assert heat[0][:2] == [(1 / 4 + 1 / 2) / 2, (3 / 4 + 1 / 2) / 2]
     assert heat[2][:4] == [(1 / 4 + 1 / 2) / 2, 1 / 8, 1 / 8, (1 / 4 + 1 / 2) / 2]
@@ -62,6 +66,13 @@ def test_proposed_against_accepted_is_counted_over_starts_then_prompts() -> None
     assert heat[40] == [] and all(sum(shares) == pytest.approx(1) for shares in heat[:40])
     assert module._proposal(heat[2], 3) == f"{100 * (1 / 8 + 2 / 8 + 3 * 3 / 8) / 3:.1f} / 37.5"
     assert module._proposal([], 64) == ""
+
+
+def test_maps_are_empty_where_there_is_nothing() -> None:
+    shares = _shares([[0.25, 0.75, *[0.0] * (CAP - 1)], *[[]] * (CAP - 1)])
+    assert [shares[0][0], shares[1][0]] == [0.25, 0.75]
+    assert all(math.isnan(row[0]) for row in shares[2:])  # more than the one proposed
+    assert all(math.isnan(share) for row in shares for share in row[1:])
 
 
 def test_the_command(tiny: Path, meetings: Path, tmp_path: Path) -> None:
@@ -75,6 +86,11 @@ def test_the_command(tiny: Path, meetings: Path, tmp_path: Path) -> None:
     assert value == json.loads((tmp_path / "contexts.json").read_text())
     assert (tmp_path / "contexts.png").read_bytes().startswith(b"\x89PNG")
     assert "| lynx | 300 |" in (tmp_path / "contexts.md").read_text()
+    setting = value["setting"]
+    assert setting["model"]["name"] == tiny.name and setting["versions"].keys() >= {"torch", "transformers"}
+    assert setting["seeds"] and setting["fingerprints"].keys() == {"int4", "lynx"}
+    assert (setting["prompts"]["qmsum"], setting["prompts"]["tokens"]) == ("meetings.jsonl", [120, 300])
+    assert setting["fingerprints"]["lynx"] in (tmp_path / "contexts.html").read_text()
     [_, lynx] = value["contexts"][0]["methods"]
     for k in (1, 2):  # all of k proposed drafts hold as often as the curve says
         assert lynx["heat"][k - 1][k] == pytest.approx(lynx["curve"][k - 1]["value"])

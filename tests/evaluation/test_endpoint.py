@@ -122,6 +122,8 @@ def test_requests_that_name_no_method(faulty: Callable[[Answer], Faulty], tmp_pa
     assert all(body["stop"] == ["Question:"] and "logprobs" not in body for body in server.asked)
     assert [rows["as served"]["all"]["answer"]["text"] for _, rows in result.items] == ["C", "C"]
     assert tables(result)[0][2][0][:3] == ["as served", "", ""]  # nothing to agree with
+    write_report(result, tmp_path)
+    assert "<img" not in (tmp_path / "mmlu-pro.html").read_text()
 
 
 def test_a_refused_prompt_is_asked_with_fewer_exemplars(faulty: Callable[[Answer], Faulty], tmp_path: Path) -> None:
@@ -130,8 +132,10 @@ def test_a_refused_prompt_is_asked_with_fewer_exemplars(faulty: Callable[[Answer
         return refusal("maximum context length is 9 tokens") if too_long else completion({"A": -1.0})
 
     server = faulty(answer)
-    run_served(MMLUPro(SAMPLE, 1), Endpoint(server.url, "m"), choose_served(None), tmp_path, quiet())
+    result = run_served(MMLUPro(SAMPLE, 1), Endpoint(server.url, "m"), choose_served(None), tmp_path, quiet())
     assert [body["prompt"].count("Question:") for body in server.asked] == [3, 2]
+    [prompt] = write_report(result, tmp_path)["prompts"]
+    assert prompt["methods"]["as served"]["all"]["answer"]["exemplars"] == 1
     server = faulty(lambda body: refusal("lynx_method: 'x' is none of"))
     with pytest.raises(EndpointError, match=r"http://127.*/v1, biology 5, as served: .*lynx_method: 'x' is none of"):
         run_served(MMLUPro(SAMPLE, 1), Endpoint(server.url, "m"), choose_served(None), tmp_path / "b", quiet())
@@ -187,6 +191,14 @@ def test_the_command_refuses_what_it_cannot_ask(tmp_path: Path) -> None:
         done = CliRunner().invoke(app, [*base, *arguments])
         said = " ".join(done.output.replace("│", " ").split())
         assert done.exit_code in (1, 2) and message in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000/v1", "http://", "ftp://a/v1", "http://[::1", "http://a:99999/v1", ""])
+def test_a_url_that_is_none_is_refused_at_once(tmp_path: Path, url: str) -> None:
+    base = ["eval", "mmlu-pro", "--data", str(SAMPLE), "--report", str(tmp_path), "--model", "m", "--endpoint", url]
+    done = CliRunner().invoke(app, base)
+    said = " ".join(done.output.replace("│", " ").split())
+    assert done.exit_code == 2 and f"endpoint: {url!r} is no http or https URL with a host" in said
 
 
 @pytest.mark.engine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,10 +19,10 @@ from lynx_ascend.codec.baselines.kivi import KIVI
 from lynx_ascend.codec.baselines.uncompressed import Uncompressed
 from lynx_ascend.evaluation import run as module
 from lynx_ascend.evaluation import texts
-from lynx_ascend.evaluation.intervals import Mean, Ratio
+from lynx_ascend.evaluation.intervals import Mean, Ratio, student
 from lynx_ascend.evaluation.methods import choose
 from lynx_ascend.evaluation.report import tables, to_json, write_report
-from lynx_ascend.evaluation.run import FidelityOptions, FidelityResult, run_fidelity
+from lynx_ascend.evaluation.run import CaseRows, FidelityOptions, FidelityResult, run_fidelity
 from lynx_ascend.evaluation.summary import anchor_claim, full_error_claim, summarise
 
 NAMES = "bf16,lynx,int4,sparq,kivi-4"
@@ -78,12 +79,39 @@ def test_claims_are_judged_where_they_apply(result: FidelityResult) -> None:
     assert int4.ours == ("ahead" if int4.ratio.low > 1 else "not told apart")
 
 
+def test_layers_in_which_another_method_is_better_are_counted() -> None:
+    """The pooled error hides them: int4 is far behind, and ahead in the first and third of four layers."""
+
+    def row(error: float, layers: list[float]) -> Any:
+        text = {"kl": 0.1, "top1": 0.9, "runs": [1, 2], "tokens": 40}
+        stream = {"bits": 8.0, "error": error, "layers": layers, "text": text}
+        return {"first": stream, "all": stream}
+
+    errors = {"lynx": ([2, 2, 5, 2], [2, 2, 1, 2]), "int4": ([1, 9, 1, 2], [2, 9, 1, 2])}
+    cases = [
+        CaseRows(f"{i}", 9, False, {name: row(max(layers[i]), layers[i]) for name, layers in errors.items()}, "")
+        for i in (0, 1)
+    ]
+    result = FidelityResult(cases, choose("lynx,int4"), {"lynx": "", "int4": ""}, {})
+    [verdict] = full_error_claim(result)
+    assert (verdict.method, verdict.better) == ("int4", (2, 4))
+    [cells] = next(rows for caption, _, rows in tables(result) if caption.startswith("Full error"))
+    assert cells[-1] == "2 of 4"
+
+
 def test_the_report_is_self_contained(result: FidelityResult, tmp_path: Path) -> None:
     value = write_report(result, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"fidelity.html", "fidelity.json", "fidelity.md"}
     assert json.loads((tmp_path / "fidelity.json").read_text()) == value == to_json(result)
     assert all(math.isfinite(number) for number in _numbers(value))
     assert value["setting"]["versions"].keys() >= {"torch", "constriction"} and value["setting"]["model"]["weights"]
+    assert value["setting"]["prompts"] == {
+        "prompts": 2, "tokens": 150, "longest": None, "long": 1, "long_tokens": 120,
+    }  # fmt: skip
+    for case, measured in zip(value["cases"], result.cases, strict=True):
+        for name, row in measured.rows.items():
+            assert [{**case["methods"][name][s], "layers": row[s]["layers"]} for s in row] == list(row.values())
+    assert len({case["digest"] for case in value["cases"]}) == 3
     [lynx] = [method for method in value["methods"] if method["name"] == "lynx"]
     assert lynx["fingerprint"] == result.fingerprints["lynx"] and "CodecConfig" in lynx["parameters"]
 
@@ -149,8 +177,11 @@ def files(tmp_path: Path) -> tuple[Path, Path, Path]:
     ]
     meeting = {
         "meeting_transcripts": turns,
-        "general_query_list": [{"query": "Summarise the meeting."}],
-        "specific_query_list": [{"query": "What was agreed?"}, {"query": "Who spoke?"}],
+        "general_query_list": [{"query": "Summarise the meeting.", "answer": "Squares."}],
+        "specific_query_list": [
+            {"query": query, "answer": "Squares.", "relevant_text_span": [["0", "9"]]}
+            for query in ("What was agreed?", "Who spoke?")
+        ],
     }
     question = {"options": [str(n) for n in range(10)], "answer": "C", "category": "math"}
     questions = [question | {"question": f"What is {n} + {n} - {2 * n - 2}, carefully counted?"} for n in range(60)]
@@ -176,17 +207,6 @@ def test_prompts_come_from_every_file_in_equal_parts(tokenizer: Any, files: tupl
     [(name, ids)] = texts.long_texts(tokenizer, qmsum, 3, 1000)
     assert name == "meeting 0" and len(ids) == 1000
     assert list(texts.long_texts(tokenizer, qmsum, 3, 100_000)) == []
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [("", "empty"), ("{}\n", "line 1: no 'question'"), ("nonsense\n", "line 1: not JSON"), ("[1]\n", "line 1: no")],
-)
-def test_files_of_another_format_are_named(tmp_path: Path, content: str, message: str) -> None:
-    path = tmp_path / "questions.jsonl"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=f"questions.jsonl(, |: ){message}"):
-        next(texts.question_prompts(None, path, 1))
 
 
 def test_the_command(tiny: Path, tmp_path: Path) -> None:
@@ -217,9 +237,21 @@ def test_the_command_names_what_is_wrong(tiny: Path, tmp_path: Path, arguments: 
     assert "Traceback" not in done.output
 
 
+@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (3, 3.182), (30, 2.042), (31, 2.040), (60, 2.000)])
+def test_students_quantiles(freedom: int, quantile: float) -> None:
+    assert student(freedom) == pytest.approx(quantile, rel=0.002)
+    assert student(freedom) > student(freedom + 1) > 1.96
+
+
+def test_an_interval_of_four_values_holds_the_mean_in_95_of_100() -> None:
+    rng = random.Random(0)
+    means = [Mean.of(rng.gauss() for _ in range(4)) for _ in range(4000)]
+    assert sum(abs(mean.value) <= mean.half for mean in means) / 4000 == pytest.approx(0.95, abs=0.01)
+
+
 def test_means_and_ratios() -> None:
     mean = Mean.of([1.0, 2.0, 3.0])
-    assert mean.value == 2 and mean.half == pytest.approx(1.96 / 3**0.5)
-    assert math.isnan(Mean.of([1.0]).half) and mean.text("+") == "+2.0 ± 1.1"
+    assert mean.value == 2 and mean.half == pytest.approx(4.303 / 3**0.5)
+    assert math.isnan(Mean.of([1.0]).half) and mean.text("+") == "+2.0 ± 2.5"
     ratio = Ratio.of([2.0, 8.0], [1.0, 1.0])
     assert ratio.value == pytest.approx(4) and ratio.low * ratio.high == pytest.approx(16)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lynx_ascend.evaluation.fidelity import (
@@ -34,6 +36,21 @@ def test_outputs_are_those_of_the_models_attention(model: Any, monkeypatch: pyte
     kv, queries = prefill_with_queries(model, IDS, 1)
     assert torch.allclose(attention_outputs(queries, kv)[:, :, 0], torch.stack(seen), atol=2e-5)
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is keep
+
+
+def test_another_scale_is_the_models_too(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sdpa, seen = AutoModelForCausalLM.from_pretrained(tiny), ALL_ATTENTION_FUNCTIONS["sdpa"], []
+    for layer in model.model.layers:
+        layer.self_attn.scaling = 3.0  # not 1 / 4, far enough from it to tell
+
+    def keep(*arguments: Any, **options: Any) -> Any:
+        result = sdpa(*arguments, **options)
+        seen.append(result[0][0, -1])
+        return result
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", keep)
+    kv, queries = prefill_with_queries(model, IDS, 1)
+    assert torch.allclose(attention_outputs(queries, kv)[:, :, 0], torch.stack(seen), atol=2e-5)
 
 
 def test_attention_is_put_back_after_an_error(model: Any) -> None:

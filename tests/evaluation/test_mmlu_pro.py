@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 
 from lynx_ascend.cli import app
 from lynx_ascend.evaluation.cases import exact_cache
+from lynx_ascend.evaluation.data import Question
 from lynx_ascend.evaluation.intervals import Interval
 from lynx_ascend.evaluation.methods import METHODS, choose
 from lynx_ascend.evaluation.tasks import run as module
-from lynx_ascend.evaluation.tasks.mmlu_pro import MMLUPro, Question, extract, letter_ids, load, prompt_text
+from lynx_ascend.evaluation.tasks.mmlu_pro import MMLUPro, extract, letter_ids, load, prompt_text
 from lynx_ascend.evaluation.tasks.report import scores, tables, write_report
 from lynx_ascend.evaluation.tasks.run import run_task
 from lynx_ascend.evaluation.tasks.task import Answer, Item
@@ -56,6 +57,7 @@ def test_questions_come_from_each_category_in_turn_behind_exemplars_of_theirs(to
     assert len(items) == 10 and MMLUPro(SAMPLE, 4).items(tokenizer, 8192) == items[:4]
     said = [tokenizer.decode(item.ids) for item in items]
     assert [text.count("Question:") for text in said[:3]] == [3, 1, 4]  # history has no exemplars
+    assert [item.exemplars for item in items[:3]] == [2, 0, 3]
     assert all(text.endswith("step by step. The answer is (") for text in said)
     alone = MMLUPro(SAMPLE / "test.jsonl").items(tokenizer, 8192)
     assert [item.wanted for item in alone] == [item.wanted for item in items]
@@ -106,45 +108,22 @@ def test_answers_agree_by_letter_and_without_one_by_what_was_said() -> None:
         Answer(text=text, reasoning=said) for text, said in (("A", "x"), ("A", "y"), ("", "x"), ("", "y"))
     )
     assert task.agreement(letter, other) == task.agreement(silent, silent) == 1
+    nothing = Answer(text="", log_p=[None, None])  # an endpoint that told no letter's log-probability
+    assert task.agreement(nothing, nothing) == 0
     assert task.agreement(silent, vague) == task.agreement(letter, silent) == task.agreement(silent, letter) == 0
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"answer": "C"}, "the answer 'C' is none of the 2 options"),
-        ({"answer": "AB"}, "the answer 'AB' is none"),
-        ({"answer": None}, "'answer' is no text"),
-        ({"answer_index": 0}, "answer_index 0 is not that of answer 'B'"),
-        ({"options": ["1"]}, "1 options"),
-        ({"options": "12"}, "'options' is no list of texts"),
-        ({"category": ""}, "'category' is no text"),
-        ({"question": 3}, "'question' is no text"),
-        ({"cot_content": 3}, "'cot_content' is no text"),
-    ],
-)
-def test_malformed_data_is_named_by_file_and_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    path = tmp_path / "test.jsonl"
-    path.write_text(json.dumps(QUESTION) + "\n" + json.dumps(QUESTION | changes) + "\n")
-    for data in (path, tmp_path):
-        with pytest.raises(ValueError, match=rf"test\.jsonl, line 2: {message}"):
-            load(data)
-
-
-def test_lines_end_where_json_lines_do(tmp_path: Path) -> None:
-    path = tmp_path / "test.jsonl"
-    text = "A line separator,\u2028 a next line\x85 and a form feed\x0c."
-    path.write_text(json.dumps(QUESTION | {"question": text}, ensure_ascii=False) + "\n", encoding="utf-8")
-    [question] = load(path)[0]
-    assert question.text == text
-    path.write_bytes(b"PAR1\xff\xfe")
-    with pytest.raises(ValueError, match=r"test\.jsonl: not UTF-8 text"):
-        load(path)
 
 
 def test_a_folder_without_questions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no test\*\.jsonl"):
         load(tmp_path)
+
+
+def test_a_folder_without_exemplars_is_refused_and_a_file_has_none(tokenizer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "test.jsonl"
+    path.write_text(json.dumps(QUESTION) + "\n")
+    with pytest.raises(FileNotFoundError, match=r"no validation\*\.jsonl.*; name a file to ask without"):
+        load(tmp_path)
+    assert [item.exemplars for item in MMLUPro(path).items(tokenizer, 8192)] == [0]
 
 
 def test_letters_are_scored_as_in_one_pass_over_the_prompt(tokenizer: Any, model: Any) -> None:

@@ -50,8 +50,8 @@ def mmlu_pro(
         raise typer.BadParameter("the name under which the endpoint serves its model is needed", param_hint="--model")
     try:
         served, where = choose_served(methods), Endpoint(endpoint, model, concurrency)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--methods") from None
+    except ValueError as error:  # which names one of them
+        raise typer.BadParameter(str(error), param_hint="--methods, --endpoint") from None
     _report(task, report, as_json, lambda folder, console: run_served(task, where, served, folder, console))
 
 
@@ -69,10 +69,10 @@ def needle(
     from lynx_ascend.evaluation.tasks.needle import Needle
 
     try:
-        grid = [int(length) for length in lengths.split(",")], [float(depth) for depth in depths.split(",")]
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--lengths, --depths") from None
-    _run(Needle(*grid, repeats), methods, model, threads, report, as_json)
+        percent = [float(depth) for depth in depths.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{depths!r}: per cent wanted, such as 0,50,100", param_hint="--depths") from None
+    _run(Needle(tokens_of(lengths), percent, repeats), methods, model, threads, report, as_json)
 
 
 def qmsum(
@@ -89,6 +89,19 @@ def qmsum(
     from lynx_ascend.evaluation.tasks.qmsum import QMSum
 
     _run(QMSum(data, limit, tokens), methods, model, threads, report, as_json)
+
+
+def tokens_of(lengths: str) -> list[int]:
+    """The value of --lengths. Raises typer.BadParameter unless it is whole numbers from 1, comma-separated."""
+    try:
+        found = [int(length) for length in lengths.split(",")]
+    except ValueError:
+        found = [0]
+    if min(found) < 1:
+        raise typer.BadParameter(
+            f"{lengths!r}: whole numbers of tokens wanted, such as 500,1000", param_hint="--lengths"
+        )
+    return found
 
 
 def _run(task: Task, methods: str | None, model: Path | None, threads: int, report: Path | None, as_json: bool) -> None:

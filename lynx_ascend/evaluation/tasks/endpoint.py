@@ -10,13 +10,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
+from urllib.parse import urlsplit
 
 from openai import APIError, AsyncOpenAI, BadRequestError
 from rich.console import Console
 
+from lynx_ascend.evaluation.data import Question
 from lynx_ascend.evaluation.session import progress_bar, versions
 from lynx_ascend.evaluation.store import Results, digest_of
-from lynx_ascend.evaluation.tasks.mmlu_pro import MMLUPro, Question, extract, item_of
+from lynx_ascend.evaluation.tasks.mmlu_pro import MMLUPro, extract, item_of
 from lynx_ascend.evaluation.tasks.run import EXACT, StreamAnswer, TaskResult, TaskRow
 from lynx_ascend.evaluation.tasks.task import Answer, Item
 from lynx_ascend.paged import METHODS
@@ -37,6 +39,9 @@ class Endpoint:
         url: base URL, such as http://127.0.0.1:8000/v1. model: the served name.
         concurrency: questions under way at once. retries: of a request that found no answer, or 429 or 5xx; waits grow.
         timeout: seconds for an answer.
+
+    Raises:
+        ValueError: another URL than http or https with a host.
     """
 
     url: str
@@ -44,6 +49,15 @@ class Endpoint:
     concurrency: int = 8
     retries: int = 5
     timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urlsplit(self.url)
+            named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # an address or a port that is none
+            named = False
+        if not named:
+            raise ValueError(f"endpoint: {self.url!r} is no http or https URL with a host")
 
 
 @dataclass(frozen=True)
@@ -98,7 +112,7 @@ def run_served(
         answers = ((name, store.get(name, name)) for name in methods)
         streams = {name: StreamAnswer(bits=math.nan, answer=answer) for name, answer in answers if answer is not None}
         rows = {name: TaskRow(first=stream, all=stream) for name, stream in streams.items()}
-        found.append((item_of(question, ()), rows))
+        found.append((item_of(question), rows))
     setting = {
         "endpoint": asdict(endpoint),
         "task": {"parameters": repr(task), "version": task.version},
@@ -149,11 +163,13 @@ async def _ask(
                     stop=["Question:"], extra_body=body,
                 )  # fmt: skip
                 said = completion.choices[0].text.strip()
-                return Answer(text=extract(said, len(asked.options)), reasoning=said)
+                return Answer(text=extract(said, len(asked.options)), reasoning=said, exemplars=shots)
             completion = await client.completions.create(
                 model=endpoint.model, prompt=prompt, max_tokens=1, temperature=0, logprobs=_TOP, extra_body=body
             )
-            return _letter(completion.choices[0].logprobs, len(asked.options))
+            answer = _letter(completion.choices[0].logprobs, len(asked.options))
+            answer["exemplars"] = shots
+            return answer
         except BadRequestError as error:
             if not shots:
                 raise EndpointError(f"{where}: {error}") from None

@@ -11,26 +11,14 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, ClassVar
 
+from lynx_ascend.evaluation.data import Question, read_questions
 from lynx_ascend.evaluation.documents import field_notes
 from lynx_ascend.evaluation.fidelity import Reconstruction, forced_logits
 from lynx_ascend.evaluation.tasks.task import Answer, Item, Task
-from lynx_ascend.evaluation.texts import read_jsonl
 
 SHOTS = 5  # solved questions before the one asked, as published
 _REASON = "Let's think step by step."
 _ANSWER = "The answer is ("
-
-
-@dataclass(frozen=True)
-class Question:
-    """cot: the published reasoning of an exemplar, "" without one."""
-
-    name: str
-    category: str
-    text: str
-    options: Sequence[str]
-    answer: str
-    cot: str
 
 
 @dataclass(frozen=True)
@@ -55,7 +43,7 @@ class MMLUPro(Task):
 
     def items(self, tokenizer: Any, positions: int) -> list[Item]:
         return [
-            item_of(question, self._prompt(tokenizer, question, exemplars, positions))
+            item_of(question, *self._prompt(tokenizer, question, exemplars, positions))
             for question, exemplars in self.questions()
         ]
 
@@ -80,16 +68,19 @@ class MMLUPro(Task):
         return float(answer["text"] == item.wanted)
 
     def agreement(self, answer: Answer, exact: Answer) -> float:
-        """Whether the letters are the same; where neither has one, the reasoning."""
-        same = answer["text"] == exact["text"]
-        return float(same and (answer["text"] != "" or answer.get("reasoning") == exact.get("reasoning")))
+        """Whether the letters are the same; where neither has one, the reasoning, if both have that."""
+        if answer["text"] or exact["text"] or "reasoning" not in answer:
+            return float(answer["text"] == exact["text"] != "")
+        return float(answer["reasoning"] == exact.get("reasoning"))
 
-    def _prompt(self, tokenizer: Any, asked: Question, exemplars: Sequence[Question], positions: int) -> list[int]:
-        """With as many exemplars as leave room, as in the published evaluation."""
+    def _prompt(
+        self, tokenizer: Any, asked: Question, exemplars: Sequence[Question], positions: int
+    ) -> tuple[list[int], int]:
+        """With as many exemplars as leave room, as in the published evaluation; and how many."""
         for shots in range(len(exemplars), -1, -1):
             ids = self._padded(tokenizer, self.text(asked, exemplars[:shots]), asked.name)
             if len(ids) + self.answer_tokens <= positions:
-                return ids
+                return ids, shots
         raise ValueError(f"{asked.name}: {len(ids) + self.answer_tokens} tokens, the model has {positions} positions")
 
     def _padded(self, tokenizer: Any, text: str, seed: str) -> list[int]:
@@ -106,22 +97,27 @@ def load(data: Path) -> tuple[list[Question], dict[str, list[Question]]]:
     """The questions, and the exemplars by category.
 
     Raises:
-        ValueError: a line that is not a question in the published format. FileNotFoundError: no questions there.
+        ValueError: a line that is not a question in the published format. FileNotFoundError: a folder without questions
+            or without exemplars.
     """
     tests, validation = [data], []
     if data.is_dir():
         tests, validation = (sorted(data.glob(f"{split}*.jsonl")) for split in ("test", "validation"))
         if not tests:
             raise FileNotFoundError(f"{data}: no test*.jsonl (the hub's Parquet files: `Dataset.to_json` writes jsonl)")
+        if not validation:
+            raise FileNotFoundError(
+                f"{data}: no validation*.jsonl, which holds the exemplars; name a file to ask without"
+            )
     exemplars: dict[str, list[Question]] = {}
-    for question in (question for path in validation for question in _read(path)):
+    for question in (question for path in validation for question in read_questions(path)):
         exemplars.setdefault(question.category, []).append(question)
-    return [question for path in tests for question in _read(path)], exemplars
+    return [question for path in tests for question in read_questions(path)], exemplars
 
 
-def item_of(question: Question, ids: Sequence[int]) -> Item:
-    """The question as an item with these tokens."""
-    return Item(question.name, question.category, ids, question.answer, len(question.options))
+def item_of(question: Question, ids: Sequence[int] = (), exemplars: int | None = None) -> Item:
+    """The question as an item with these tokens, so many exemplars among them; without, as an endpoint knows it."""
+    return Item(question.name, question.category, ids, question.answer, len(question.options), exemplars)
 
 
 def prompt_text(asked: Question, exemplars: Sequence[Question]) -> str:
@@ -171,24 +167,3 @@ def _in_turn(questions: Sequence[Question]) -> Iterator[Question]:
         by_category.setdefault(question.category, []).append(question)
     for row in zip_longest(*(by_category[category] for category in sorted(by_category))):
         yield from (question for question in row if question is not None)
-
-
-def _read(path: Path) -> Iterator[Question]:
-    for number, value in enumerate(read_jsonl(path, "question"), 1):
-        where = f"{path}, line {number}"
-        for field in ("question", "category", "answer"):
-            if not isinstance(value.get(field), str) or not value[field]:
-                raise ValueError(f"{where}: {field!r} is no text")
-        options, answer, cot = value.get("options"), value["answer"], value.get("cot_content") or ""
-        if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-            raise ValueError(f"{where}: 'options' is no list of texts")
-        if not 2 <= len(options) <= len(ascii_uppercase):
-            raise ValueError(f"{where}: {len(options)} options, not 2 .. {len(ascii_uppercase)}")
-        if answer not in ascii_uppercase[: len(options)] or len(answer) != 1:
-            raise ValueError(f"{where}: the answer {answer!r} is none of the {len(options)} options")
-        if value.get("answer_index", ascii_uppercase.index(answer)) != ascii_uppercase.index(answer):
-            raise ValueError(f"{where}: answer_index {value['answer_index']!r} is not that of answer {answer!r}")
-        if not isinstance(cot, str):
-            raise ValueError(f"{where}: 'cot_content' is no text")
-        name = f"{value['category']} {value.get('question_id', number)}"
-        yield Question(name, value["category"], value["question"], options, answer, cot)

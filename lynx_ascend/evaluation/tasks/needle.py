@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from lynx_ascend.evaluation.documents import field_notes, incidents, meeting
 from lynx_ascend.evaluation.fidelity import Reconstruction
 from lynx_ascend.evaluation.prompts import chat_prompt
-from lynx_ascend.evaluation.tasks.task import Answer, Item, Task
+from lynx_ascend.evaluation.tasks.task import Answer, Grid, Item, Task
 
 _WRITERS: Sequence[Callable[[random.Random], Iterator[str]]] = (meeting, incidents, field_notes)
 _COLOURS = ["amber", "cobalt", "crimson", "emerald", "indigo", "ochre", "scarlet", "teal", "turquoise", "violet"]
@@ -22,6 +22,7 @@ class Needle(Task):
 
     Attributes:
         lengths: tokens of the prompts, everything counted. depths: where the needle is, 0 (the start) .. 100 (the end).
+            One that is given twice counts once.
         repeats: documents a cell, each with a needle of its own.
     """
 
@@ -38,12 +39,17 @@ class Needle(Task):
         for depth in self.depths:
             if not 0 <= depth <= 100:
                 raise ValueError(f"depths: {depth:g} is not 0 .. 100")
-        return [
-            self._item(tokenizer, length, depth, repeat)
-            for length in self.lengths
-            for depth in self.depths
-            for repeat in range(self.repeats)
-        ]
+        for length in self.lengths:  # before a document of any length is made
+            if length + self.answer_tokens > positions:
+                raise ValueError(f"lengths: {length} tokens and the answer's, the model has {positions} positions")
+        lengths, depths = dict.fromkeys(self.lengths), dict.fromkeys(self.depths)
+        cells = [(length, depth) for length in lengths for depth in depths]
+        return [self._item(tokenizer, *cell, repeat) for cell in cells for repeat in range(self.repeats)]
+
+    def grid(self) -> Grid:
+        lengths, depths = dict.fromkeys(self.lengths), dict.fromkeys(self.depths)
+        cells = [[_cell(length, depth) for length in lengths] for depth in depths]
+        return Grid("depth / %", [f"{depth:g}" for depth in depths], "tokens", [f"{n:,}" for n in lengths], cells)
 
     def answers(self, model: Any, tokenizer: Any, item: Item, got: Sequence[Reconstruction]) -> list[Answer]:
         return [Answer(text=text) for text in self.say(model, tokenizer, item, got)]
@@ -62,7 +68,11 @@ class Needle(Task):
         if room < 1:
             raise ValueError(f"lengths: {length} tokens leave no room for a document ({taken} are taken)")
         ids = chat_prompt(tokenizer, _hidden(tokenizer, write(rng), needle, room * depth / 100), task, length)
-        return Item(f"{length} tokens, depth {depth:g} %, {repeat}", f"{length} at {depth:g} %", ids, code)
+        return Item(f"{length} tokens, depth {depth:g} %, {repeat}", _cell(length, depth), ids, code)
+
+
+def _cell(length: int, depth: float) -> str:
+    return f"{length} at {depth:g} %"
 
 
 def _shortest(tokenizer: Any, needle: str, task: str) -> int:

@@ -8,10 +8,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
+from lynx_ascend.evaluation.data import Meeting, Query, read_meetings
 from lynx_ascend.evaluation.fidelity import Reconstruction
 from lynx_ascend.evaluation.tasks.rouge import rouge_l
 from lynx_ascend.evaluation.tasks.task import Answer, Item, Task
-from lynx_ascend.evaluation.texts import chat, read_jsonl, turns_text
+from lynx_ascend.evaluation.texts import chat
 
 _FORMAT = "Answer in one paragraph."
 
@@ -36,18 +37,12 @@ class QMSum(Task):
     shares: ClassVar[bool] = False
 
     def items(self, tokenizer: Any, positions: int) -> list[Item]:
-        meetings = []
-        for number, value in enumerate(read_jsonl(self.data, "meeting_transcripts"), 1):
-            try:
-                meetings.append(list(_queries(value)))
-            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-                raise ValueError(f"{self.data}, line {number}: not a QMSum meeting ({error!r})") from None
         found = []
-        for row in zip_longest(*([(i, *query) for query in meeting] for i, meeting in enumerate(meetings))):
-            for i, kind, text, query, answer in (query for query in row if query is not None):
-                said = tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids[: self.tokens])
-                ids = chat(tokenizer, f"{said}\n\nQuestion: {query} {_FORMAT}")
-                found.append(Item(f"meeting {i}, {query}", kind, ids, answer))
+        for row in zip_longest(*(_queries(i, meeting) for i, meeting in enumerate(read_meetings(self.data)))):
+            for i, kind, query in (asked for asked in row if asked is not None):
+                said = tokenizer.decode(tokenizer(query.about, add_special_tokens=False).input_ids[: self.tokens])
+                ids = chat(tokenizer, f"{said}\n\nQuestion: {query.text} {_FORMAT}")
+                found.append(Item(f"meeting {i}, {query.text}", kind, ids, query.answer))
         return found[: self.limit]
 
     def answers(self, model: Any, tokenizer: Any, item: Item, got: Sequence[Reconstruction]) -> list[Answer]:
@@ -61,24 +56,8 @@ class QMSum(Task):
         return 1.0 if answer["text"] == exact["text"] else rouge_l(answer["text"], exact["text"])
 
 
-def _queries(meeting: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """(general | specific, text of the turns, query, answer)."""
-    turns = meeting["meeting_transcripts"]
-    for entry in meeting["general_query_list"]:
-        yield "general", turns_text(turns), *_asked(entry)
-    for entry in meeting["specific_query_list"]:
-        chosen: list[dict[str, Any]] = []
-        for first, last in entry["relevant_text_span"]:
-            if not 0 <= int(first) <= int(last) < len(turns):
-                raise ValueError(f"the span {first} .. {last} of {len(turns)} turns")
-            chosen += turns[int(first) : int(last) + 1]
-        if not chosen:
-            raise ValueError(f"no relevant_text_span of {entry['query']!r}")
-        yield "specific", turns_text(chosen), *_asked(entry)
-
-
-def _asked(entry: dict[str, Any]) -> tuple[str, str]:
-    for field in ("query", "answer"):
-        if not isinstance(entry[field], str) or not entry[field]:
-            raise ValueError(f"{field!r} is no text")
-    return entry["query"], entry["answer"]
+def _queries(number: int, meeting: Meeting) -> Iterator[tuple[int, str, Query]]:
+    """(the meeting's number, general | specific, query)."""
+    for kind, queries in (("general", meeting.general), ("specific", meeting.specific)):
+        for query in queries:
+            yield number, kind, query

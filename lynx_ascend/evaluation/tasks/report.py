@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from lynx_ascend.evaluation.intervals import Interval
 from lynx_ascend.evaluation.methods import DROPPING
-from lynx_ascend.evaluation.page import Table, html_json, html_table, markdown, page, plain
+from lynx_ascend.evaluation.page import Table, html_image, html_json, html_table, markdown, page, plain
+from lynx_ascend.evaluation.tasks.figures import draw_agreement, draw_grids
 from lynx_ascend.evaluation.tasks.run import TaskResult
 
 
@@ -48,7 +49,7 @@ def scores(result: TaskResult) -> list[StreamScore]:
 
 
 def tables(result: TaskResult) -> list[Table]:
-    """The methods' table, and the score by group if there is more than one."""
+    """The methods' table, and the score by group if there is more than one: a grid a method if they make one."""
     found, name = scores(result), result.task.score_name
     caption = f"{result.task.title}, {len(result.items)} prompts (* tokens are dropped or left unread)"
     choices = [item.choices for item, _ in result.items]
@@ -61,7 +62,15 @@ def tables(result: TaskResult) -> list[Table]:
     ]
     made: list[Table] = [(caption, heads, rows)]
     groups = list(found[0].groups)
-    if len(groups) > 1:
+    if grid := result.task.grid():
+        heads = [f"{grid.down} \\ {grid.across}", *grid.columns]
+        for row in found:
+            cells = [
+                [label, *(f"{100 * row.groups[group].value:.0f}" for group in line)]
+                for label, line in zip(grid.rows, grid.cells, strict=True)
+            ]
+            made.append((f"{name} / %, {_label(row)}", heads, cells))
+    elif len(groups) > 1:
         cells = [[_label(row), *(f"{100 * row.groups[group].value:.0f}" for group in groups)] for row in found]
         made.append((f"{name} by group / %", ["method", *groups], cells))
     return made
@@ -75,6 +84,7 @@ def write_report(result: TaskResult, folder: Path) -> dict[str, Any]:
             "name": item.name,
             "group": item.group,
             "tokens": len(item.ids) or None,
+            "exemplars": item.exemplars,
             "wanted": item.wanted,
             "methods": dict(rows),
         }
@@ -85,6 +95,7 @@ def write_report(result: TaskResult, folder: Path) -> dict[str, Any]:
     made, title = tables(result), f"{result.task.title}: answers on transferred caches"
     described = [[name, method.source, repr(method)] for name, method in result.methods.items()]
     parts = [html_table(*table) for table in made] + [html_table("Methods", [], described)]
+    parts[1:1] = [html_image(picture) for picture in _figures(result)]
     parts.append(html_json("Setting", value["setting"]))
     for suffix, text in (
         ("json", json.dumps(value, indent=1)),
@@ -93,6 +104,15 @@ def write_report(result: TaskResult, folder: Path) -> dict[str, Any]:
     ):
         (folder / f"{result.task.name}.{suffix}").write_text(text, encoding="utf-8")
     return value
+
+
+def _figures(result: TaskResult) -> list[bytes]:
+    """One; none if there is nothing to agree with."""
+    found = scores(result)
+    if grid := result.task.grid():
+        return [draw_grids(grid, result.task.score_name, [(_label(row), row.groups) for row in found])]
+    agreed = [(_label(row), row.agreement) for row in found if row.method != result.exact]
+    return [draw_agreement(agreed)] if agreed else []
 
 
 def _bits(bits: float) -> str:

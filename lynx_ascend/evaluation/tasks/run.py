@@ -15,7 +15,7 @@ from lynx_ascend.evaluation.cases import Cache, exact_cache
 from lynx_ascend.evaluation.measure import EncodedCache
 from lynx_ascend.evaluation.methods import METHODS, fingerprint
 from lynx_ascend.evaluation.model import MODEL_NAME
-from lynx_ascend.evaluation.session import model_directory, progress_bar, versions, weights_digest
+from lynx_ascend.evaluation.session import model_directory, progress_bar, runtime, weights_digest
 from lynx_ascend.evaluation.store import Results, digest_of
 from lynx_ascend.evaluation.tasks.task import Answer, Item, Task
 
@@ -67,28 +67,29 @@ def run_task(
         methods: by name; BF16 is added. model: a Transformers directory; None: the package's.
 
     Raises:
-        ValueError, OSError: data that cannot be read or is not in its format, no prompts, one that is longer than the
-            model's positions, or a model that cannot be loaded.
+        ValueError, OSError: data that cannot be read or is not in its format, no prompts, one that is with its answer
+            longer than the model's positions, or a model that cannot be loaded.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     path = model_directory(model)
+    weights, around = weights_digest(path), runtime()
     tokenizer = AutoTokenizer.from_pretrained(path)
     positions: int = AutoConfig.from_pretrained(path).max_position_embeddings
     items = task.items(tokenizer, positions)
     if not items:
         raise ValueError(f"{task.name}: no prompts")
     for item in items:
-        if len(item.ids) > positions:
-            raise ValueError(f"{item.name}: {len(item.ids)} tokens, the model has {positions} positions")
-    loaded, weights = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), weights_digest(path)
+        if (needed := len(item.ids) + task.answer_tokens) > positions:
+            raise ValueError(f"{item.name}: {needed} tokens with the answer, the model has {positions} positions")
+    loaded = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     methods = {EXACT: METHODS[EXACT], **methods}
     prints = {name: fingerprint(method) for name, method in methods.items()}
     found: list[tuple[Item, Mapping[str, TaskRow]]] = []
     with progress_bar(console) as progress:
         bar = progress.add_task("", total=len(items) * len(methods))
         for item in items:
-            key = digest_of([task.name, task.version, task.answer_tokens, weights, list(item.ids)])
+            key = digest_of([task.name, task.version, task.answer_tokens, weights, around, list(item.ids)])
             results = Results[TaskRow](folder / "prompts" / f"{key}.json")
             progress.update(bar, description=item.name[:60])
             rows = {name: row for name in methods if (row := results.get(name, prints[name])) is not None}
@@ -103,9 +104,8 @@ def run_task(
         "model": {"name": MODEL_NAME if model is None else path.name, "weights": weights},
         "task": {"parameters": repr(task), "version": task.version},
         "compute": "fp32 on a bf16 cache, greedy",
-        "threads": torch.get_num_threads(),
         "fingerprints": prints,
-        "versions": versions(),
+        **around,
     }
     return TaskResult(task, found, methods, setting)
 

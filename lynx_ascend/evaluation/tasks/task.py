@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NotRequired, TypedDict
+from typing import Any, ClassVar, NamedTuple, NotRequired, TypedDict
 
 from lynx_ascend.evaluation.fidelity import Reconstruction, greedy_ids
 from lynx_ascend.evaluation.local_engine import eos_ids
@@ -14,22 +14,36 @@ from lynx_ascend.evaluation.local_engine import eos_ids
 @dataclass(frozen=True)
 class Item:
     """A prompt. group: a category, or a cell of a grid. ids: its tokens, none if only an endpoint knows them. wanted:
-    the right answer. choices: how many answers there are to choose from; 0: any text."""
+    the right answer. choices: how many answers there are to choose from; 0: any text. exemplars: solved questions
+    before the one asked; None: the task has none, or its answers tell."""
 
     name: str
     group: str
     ids: Sequence[int]
     wanted: str
     choices: int = 0
+    exemplars: int | None = None
+
+
+class Grid(NamedTuple):
+    """How groups make a grid. rows, columns: their labels; down, across: what these are; cells: groups, by row."""
+
+    down: str
+    rows: Sequence[str]
+    across: str
+    columns: Sequence[str]
+    cells: Sequence[Sequence[str]]
 
 
 class Answer(TypedDict):
     """text: what was chosen or said. reasoning: said before a choice. log_p: of each choice, in nats, among the whole
-    vocabulary; None where an endpoint did not tell."""
+    vocabulary; None where an endpoint did not tell. exemplars: solved questions that an endpoint took before the one
+    asked."""
 
     text: str
     reasoning: NotRequired[str]
     log_p: NotRequired[Sequence[float | None]]
+    exemplars: NotRequired[int]
 
 
 class Task(ABC):
@@ -64,6 +78,10 @@ class Task(ABC):
     @abstractmethod
     def score(self, item: Item, answer: Answer) -> float:
         """0 (wrong) .. 1 (right)."""
+
+    def grid(self) -> Grid | None:
+        """How reports lay out the groups; None: side by side."""
+        return None
 
     def agreement(self, answer: Answer, exact: Answer) -> float:
         """With the answer on the exact cache, 0 .. 1: whether the texts are the same."""
