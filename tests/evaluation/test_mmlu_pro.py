@@ -118,12 +118,18 @@ def test_a_folder_without_questions_is_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_folder_without_exemplars_is_refused_and_a_file_has_none(tokenizer: Any, tmp_path: Path) -> None:
-    path = tmp_path / "test.jsonl"
+def test_where_the_data_has_no_exemplars_questions_are_asked_without_and_the_report_says_so(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "test_1.jsonl"
     path.write_text(json.dumps(QUESTION) + "\n")
-    with pytest.raises(FileNotFoundError, match=r"no validation\*\.jsonl.*; name a file to ask without"):
-        load(tmp_path)
-    assert [item.exemplars for item in MMLUPro(path).items(tokenizer, 8192)] == [0]
+    folder, file = (MMLUPro(data).items(tokenizer, 8192) for data in (tmp_path, path))
+    assert folder == file and [item.exemplars for item in file] == [0]
+    for data, words in ((tmp_path, "0.0 exemplars each"), (SAMPLE, "1.8 exemplars each")):
+        task = MMLUPro(data)
+        answer = module.StreamAnswer(bits=16.0, answer=Answer(text="A"))
+        items = [(item, {"bf16": module.TaskRow(first=answer, all=answer)}) for item in task.items(tokenizer, 8192)]
+        assert tables(module.TaskResult(task, items, choose("bf16"), {}))[0][0].endswith(words)
 
 
 def test_letters_are_scored_as_in_one_pass_over_the_prompt(tokenizer: Any, model: Any) -> None:

@@ -97,18 +97,13 @@ def load(data: Path) -> tuple[list[Question], dict[str, list[Question]]]:
     """The questions, and the exemplars by category.
 
     Raises:
-        ValueError: a line that is not a question in the published format. FileNotFoundError: a folder without questions
-            or without exemplars.
+        ValueError: a line that is not a question in the published format. FileNotFoundError: no questions there.
     """
     tests, validation = [data], []
     if data.is_dir():
         tests, validation = (sorted(data.glob(f"{split}*.jsonl")) for split in ("test", "validation"))
         if not tests:
             raise FileNotFoundError(f"{data}: no test*.jsonl (the hub's Parquet files: `Dataset.to_json` writes jsonl)")
-        if not validation:
-            raise FileNotFoundError(
-                f"{data}: no validation*.jsonl, which holds the exemplars; name a file to ask without"
-            )
     exemplars: dict[str, list[Question]] = {}
     for question in (question for path in validation for question in read_questions(path)):
         exemplars.setdefault(question.category, []).append(question)

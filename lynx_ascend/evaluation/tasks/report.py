@@ -55,6 +55,9 @@ def tables(result: TaskResult) -> list[Table]:
     choices = [item.choices for item, _ in result.items]
     if all(choices):
         caption += f", chance {100 * statistics.mean(1 / n for n in choices):.1f} %"
+    exemplars = [item.exemplars for item, _ in result.items if item.exemplars is not None]
+    if exemplars:
+        caption += f", {statistics.mean(exemplars):.1f} exemplars each"
     heads = ["method", "bits", "agreement with BF16 / %", f"{name} / %"]
     rows = [
         [_label(row), _bits(row.bits), row.agreement.text() if row.method != result.exact else "", row.score.text()]
