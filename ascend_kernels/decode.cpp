@@ -7,6 +7,7 @@
 #include "kernel_operator.h"
 #include "metadata.h"
 #include "page.h"
+#include "pair_decoder.h"
 #include "tiling.h"
 
 namespace lynx {
@@ -21,6 +22,7 @@ class Decode {
   static constexpr int32_t kCodeBytes = kDecodeChunks * kElements / 2;
   static constexpr int32_t kLane = kDecodeLanes * 4;  // bytes of one fp32 a channel
   static constexpr int32_t kMetadata = kDecodeChunks * kDecodeLanes;
+  static constexpr int32_t kWidths = kLane / 2;  // behind gamma of two bytes
   static constexpr int32_t kMu = 2 * kLane, kSigma = kMu + kDecodeChunks * kLane;
   static constexpr int32_t kMetadataBytes = 2 * kLane + 2 * kDecodeChunks * kLane;
   static constexpr int32_t kParameterBytes = Gamma::kParts * kLane + 3 * kDecodeChunks * kLane;
@@ -28,6 +30,7 @@ class Decode {
                                     kElements * 4 + (full ? kElements * 2 : 0) + kElements * 4 +
                                     kParameterBytes + kTable * 4 + SinkCopy::kBytes;
   static_assert(kBytes <= kUbBytes, "UB");
+  static_assert(PairDecoder<full>::kRows <= Gamma::kParts);
 
   __aicore__ inline Decode(const Tiling& tiling, AscendC::TPipe& pipe, GM_ADDR anchor, GM_ADDR residual,
                            GM_ADDR levels, GM_ADDR block_table, GM_ADDR cache)
@@ -53,6 +56,7 @@ class Decode {
     if (t_.sink_tokens > t_.start) sink_.template run<true>(t_, anchor_, cache_, block_table_);
     LocalTensor<float> table;
     if (t_.companded) table = load_table();
+    if (t_.quarter) table = fill_table();
     Tile tile = next(AscendC::GetBlockIdx());
     if (tile.rows) load(tile);
     while (tile.rows) {
@@ -61,7 +65,7 @@ class Decode {
       compute(tile, table);
       tile = following;
     }
-    if (t_.companded) table_.FreeTensor(table);
+    if (t_.companded || t_.quarter) table_.FreeTensor(table);
   }
 
  private:
@@ -109,6 +113,15 @@ class Decode {
     return table_.template DeQue<float>();
   }
 
+  // Codec pair: the steps of the widths there are.
+  __aicore__ inline LocalTensor<float> fill_table() {
+    LocalTensor<float> table = table_.template AllocTensor<float>();
+    table_.EnQue(table);
+    table = table_.template DeQue<float>();
+    PairDecoder<full>::fill(table);
+    return table;
+  }
+
   __aicore__ inline void load(const Tile& tile) {
     const Page page(t_, tile.page);
     GlobalTensor<uint8_t> payload = anchor_[tile.page * t_.anchor_stride];
@@ -132,13 +145,15 @@ class Decode {
               t_.channels * scalar);
     load_rows(metadata[kSigma], payload[page.sigma + lane * scalar], tile.chunks, tile.lanes * scalar,
               t_.channels * scalar);
+    if (t_.quarter)
+      load_rows(metadata[kWidths], payload[page.widths + tile.lane / 4], 1, tile.lanes / 4, tile.lanes / 4);
     metadata_.EnQue(metadata);
   }
 
   __aicore__ inline void compute(const Tile& tile, const LocalTensor<float>& table) {
     LocalTensor<float> parameters = parameters_.template Get<float>();
     LocalTensor<float> center = parameters[Gamma::kParts * kDecodeLanes], step = center[kMetadata];
-    derive(tile, parameters, center, step);
+    derive(tile, parameters, table, center, step);
     LocalTensor<uint8_t> anchor = anchor_codes_.template DeQue<uint8_t>(), residual;
     if constexpr (full) residual = residual_codes_.template DeQue<uint8_t>();
     for (int32_t row = tile.row; row < tile.row + tile.rows;) {
@@ -146,10 +161,17 @@ class Decode {
       const int32_t rows = end - row, codes = (row - tile.row) * tile.lanes / 2;
       const int32_t at = (chunk - tile.chunk) * tile.lanes;
       LocalTensor<T> out = out_.template AllocTensor<T>();
-      LocalTensor<half> fine;
-      if constexpr (full) fine = unpack(fine_.template Get<half>(), residual[codes], rows * tile.lanes);
-      LocalTensor<half> coarse = unpack(out.template ReinterpretCast<half>(), anchor[codes],
-                                        rows * tile.lanes);  // until out is written
+      LocalTensor<half> coarse = out.template ReinterpretCast<half>(), fine;  // until out is written
+      if (t_.quarter) {
+        LocalTensor<uint8_t> bytes;
+        if constexpr (full) bytes = residual[codes];
+        PairDecoder<full>(parameters, tile.lanes, t_.quarter)
+            .levels(coarse, anchor[codes], bytes, values_.template Get<uint8_t>(),
+                    offsets_.template Get<half>(), rows);
+      } else {
+        if constexpr (full) fine = unpack(fine_.template Get<half>(), residual[codes], rows * tile.lanes);
+        unpack(coarse, anchor[codes], rows * tile.lanes);
+      }
       reconstruct(out, coarse, fine, table, center[at], step[at], rows, tile.lanes);
       out_.EnQue(out);
       store(tile, row, rows);
@@ -166,9 +188,10 @@ class Decode {
   }
 
   // Centre and step of every chunk and channel of the tile. For the linear grid the step is that of 16
-  // indices.
+  // indices. What pairs have besides replaces gamma.
   __aicore__ inline void derive(const Tile& tile, const LocalTensor<float>& parameters,
-                                const LocalTensor<float>& center, const LocalTensor<float>& step) {
+                                const LocalTensor<float>& table, const LocalTensor<float>& center,
+                                const LocalTensor<float>& step) {
     Gamma gamma(parameters, kDecodeLanes);
     gamma.lanes = tile.lanes;
     gamma.runs = tile.chunks;
@@ -197,12 +220,19 @@ class Decode {
       half_scales<T>(step, step, center, scratch, gamma);
     }
     Muls(step, step, 2.0f, n);
-    Muls(step, step, t_.alg1 ? kAlg1Step : kGridStep, n);
-    if (!t_.companded) Muls(step, step, 16.0f, n);
+    if (t_.quarter) {
+      const PairDecoder<full> pairs(parameters, tile.lanes, t_.quarter);
+      pairs.derive(metadata[kWidths], table);
+      for (int32_t at = 0; at < n; at += tile.lanes) Mul(step[at], step[at], pairs.step(), tile.lanes);
+    } else {
+      Muls(step, step, t_.alg1 ? kAlg1Step : kGridStep, n);
+      if (!t_.companded) Muls(step, step, 16.0f, n);
+    }
     metadata_.FreeTensor(metadata);
   }
 
-  // The values of `rows` rows of one chunk; coarse may be out's own memory.
+  // The values of `rows` rows of one chunk from nibbles, with pairs from levels; coarse may be out's own
+  // memory.
   __aicore__ inline void reconstruct(const LocalTensor<T>& out, const LocalTensor<half>& coarse,
                                      const LocalTensor<half>& fine, const LocalTensor<float>& table,
                                      const LocalTensor<float>& center, const LocalTensor<float>& step,
@@ -211,6 +241,8 @@ class Decode {
     LocalTensor<float> values = values_.template Get<float>();
     if (t_.companded)
       companded_levels(values, coarse, fine, table, n);
+    else if (t_.quarter)
+      Cast(values, coarse, RoundMode::CAST_NONE, n);
     else
       linear_levels(values, coarse, fine, n);
     const uint8_t pitch = lanes / 8;

@@ -6,6 +6,7 @@
 #include "coding.h"
 #include "kernel_operator.h"
 #include "page.h"
+#include "pair_encoder.h"
 #include "statistics.h"
 #include "tiling.h"
 
@@ -89,6 +90,11 @@ class Encode {
 
   __aicore__ inline int32_t steps() const { return t_.alg1 ? kAlg1Steps : kGridSteps; }
 
+  // In memory that serves for metadata before.
+  __aicore__ inline PairEncoder pairs() const {
+    return PairEncoder(chunks_.mu, chunks_.middle, chunks_.mask, t_.quarter);
+  }
+
   // The thresholds above 0, as Thresholds wants them.
   __aicore__ inline LocalTensor<float> load_table() {
     LocalTensor<uint8_t> raw = table_.template AllocTensor<uint8_t>();
@@ -108,8 +114,12 @@ class Encode {
     LocalTensor<T> x = pages_.template DeQue<T>();
     measure(x, page, gamma);
     write_metadata(index, page, lane, gamma);
-    chunks_.template derive_inverse<T>(gamma,
-                                       companded ? steps() : -kGridSteps);  // linear_index turns the sign
+    chunks_.template derive_lift<T>(gamma);
+    if (t_.quarter)
+      Muls(chunks_.inverse, pairs().steps(), 0.5f, kLanes, page.chunks, UnaryRepeatParams{1, 1, kBlocks, 0});
+    else  // linear_index turns the sign
+      Duplicate(chunks_.inverse, 0.5f * (companded ? steps() : -kGridSteps), gamma.size());
+    chunks_.derive_inverse(gamma);
     for (int32_t row = 0; row < page.tokens; row += kGroup) {
       const int32_t rows = smaller(kGroup, page.tokens - row);
       if (row + rows > page.sink_rows) code(x, table, index, page, row, rows, lane);
@@ -144,6 +154,7 @@ class Encode {
   // Metadata, and what else coding needs of it.
   __aicore__ inline void write_metadata(int32_t index, const Page& page, int32_t lane, const Gamma& gamma) {
     const int32_t n = gamma.size(), wide = t_.alg1 ? 4 : 2, scalar = t_.alg1 ? 4 : 1;
+    constexpr int32_t kWidths = kRow / 2;  // behind gamma of two bytes
     constexpr int32_t kMu = 2 * kRow, kSigma = kMu + Chunks::kSize * 4;
     LocalTensor<uint8_t> out = metadata_.template AllocTensor<uint8_t>();
     chunks_.derive_metadata(gamma, t_.alg1, t_.mean, out[kMu], out[kSigma]);
@@ -156,6 +167,7 @@ class Encode {
       Cast(out.template ReinterpretCast<T>(), gamma.low, RoundMode::CAST_RINT, kLanes);
       Cast(out[kRow].template ReinterpretCast<T>(), gamma.high, RoundMode::CAST_RINT, kLanes);
     }
+    if (t_.quarter) pairs().choose(chunks_.sigma, gamma.half, page.chunks, out[kWidths]);
     metadata_.EnQue(out);
     out = metadata_.template DeQue<uint8_t>();
     GlobalTensor<uint8_t> payload = anchor_[index / t_.slices * t_.anchor_stride];
@@ -164,6 +176,7 @@ class Encode {
     store_rows(payload[page.gamma_max + lane * wide], out[kRow], 1, kLanes * wide, kLanes * wide);
     store_rows(payload[page.mu + lane * scalar], out[kMu], page.chunks, kLanes * scalar, pitch);
     store_rows(payload[page.sigma + lane * scalar], out[kSigma], page.chunks, kLanes * scalar, pitch);
+    if (t_.quarter) store_rows(payload[page.widths + lane / 4], out[kWidths], 1, kLanes / 4, kLanes / 4);
     metadata_.FreeTensor(out);
   }
 
@@ -185,6 +198,8 @@ class Encode {
     LocalTensor<uint8_t> residual = residual_codes_.template AllocTensor<uint8_t>();
     if constexpr (companded)
       companded_codes(values, table, anchor, residual, n);
+    else if (t_.quarter)
+      pairs().code(values, scratch_.template Get<int16_t>(), anchor, residual, rows);
     else
       linear_codes(values, anchor, residual, n);
     anchor_codes_.EnQue(anchor);

@@ -18,7 +18,7 @@ __aicore__ inline int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
 // csrc/codec.h's layout of one page's payload, for T of two bytes: docs/frame.md.
 struct Page {
   int32_t first_token, tokens, chunks, sink_rows;
-  int64_t gamma_max, mu, sigma, sink, codes;  // bytes from the start of the anchor payload
+  int64_t gamma_max, mu, sigma, widths, sink, codes;  // bytes from the start of the anchor payload
 
   __aicore__ inline Page(const Tiling& t, int32_t index) {
     const int64_t channels = t.channels;
@@ -29,7 +29,8 @@ struct Page {
     gamma_max = channels * (t.alg1 ? 4 : 2);
     mu = 2 * gamma_max;
     sigma = mu + chunks * channels * (t.alg1 ? 4 : 1);
-    sink = 2 * sigma - mu;
+    widths = 2 * sigma - mu;
+    sink = widths + (t.quarter ? channels / 4 : 0);
     codes = sink + sink_rows * channels * 2;
   }
 };
@@ -47,8 +48,8 @@ __aicore__ inline Run run_at(const Tiling& t, GlobalTensor<int32_t>& block_table
   return {(block * t.block_stride + row * t.row_stride) * 2, smaller(rows, t.block_size - row)};
 }
 
-// Rows of `bytes` (a multiple of 32 in `local`), `pitch` bytes apart in global memory and adjacent in
-// `local`.
+// Rows of `bytes` (a multiple of 32 in `local`, unless it is one row), `pitch` bytes apart in global memory
+// and adjacent in `local`.
 __aicore__ inline void load_rows(const LocalTensor<uint8_t>& local, const GlobalTensor<uint8_t>& global,
                                  int32_t rows, int32_t bytes, int64_t pitch) {
   const DataCopyExtParams shape{static_cast<uint16_t>(rows), static_cast<uint32_t>(bytes),

@@ -141,10 +141,9 @@ struct Chunks {
     }
   }
 
-  // From sigma: lift and inverse, so that an element's place is ((x - center) * lift) * inverse, in steps;
-  // low and high are used up. inverse has the sign of `steps`; it is 0 where the scale is.
+  // From sigma: lift, and in low half of each scale times its lift; high is used up.
   template <typename T>
-  __aicore__ inline void derive_inverse(const Gamma& gamma, float steps) const {
+  __aicore__ inline void derive_lift(const Gamma& gamma) const {
     const int32_t n = gamma.size();
     const LocalTensor<float> scale = low;
     half_scales<T>(scale, sigma, center, high, gamma);
@@ -155,8 +154,13 @@ struct Chunks {
       Mul(scale, scale, lift, n);
     }
     CompareScalar(mask, scale, 0.0f, CMPMODE::NE, n);
-    Duplicate(inverse, 0.5f * steps, n);
-    Div(inverse, inverse, scale, n);
+  }
+
+  // From half the number of steps between a chunk's centre and its edge, in inverse: the inverse, so that an
+  // element's place is ((x - center) * lift) * inverse, in steps. It is 0 where the scale is.
+  __aicore__ inline void derive_inverse(const Gamma& gamma) const {
+    const int32_t n = gamma.size();
+    Div(inverse, inverse, low, n);
     Select(inverse, mask, inverse, 0.0f, SELMODE::VSEL_TENSOR_SCALAR_MODE, n);
   }
 

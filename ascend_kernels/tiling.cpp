@@ -38,6 +38,13 @@ void check_codec(const Request& r) {
   require_range("tokens", r.tokens, 1, kLargest - r.start);
   require_range("sink_tokens", r.sink_tokens, 0, r.page);
   require_range("cores", r.cores, 1, 65535);
+  if (r.pairs) {
+    // Quarters of a head are whole blocks, and half a head is a whole part of kLanes.
+    require(r.head_dim == kLanes || r.head_dim == 2 * kLanes,
+            "head_dim: " + std::to_string(r.head_dim) + ", expected 64 or 128 with pairs");
+    require(r.channels % r.head_dim == 0, "channels: not a multiple of head_dim");
+    require(!r.alg1 && !r.companded, "pairs: they are linear");
+  }
   require(r.companded || !r.alg1, r.decode ? "levels: alg1 needs them" : "thresholds: alg1 needs them");
   if (r.decode) {
     require_range("first", r.first, 0, kLargest);
@@ -72,8 +79,8 @@ void check_memory(const Request& r, const CodecCall& call) {
 
 Tiling make_tiling(const Request& r) {
   check_codec(r);
-  const CodecCall call{r.start, r.tokens,   r.page, r.chunk,        r.sink_tokens,
-                       r.alg1,  r.channels, 1,      r.element_bytes};
+  const CodecCall call{r.start, r.tokens, r.page,     r.chunk, r.sink_tokens,
+                       r.alg1,  r.pairs,  r.channels, 1,       r.element_bytes};
   check_memory(r, call);
   const auto narrow = [](int64_t value) { return static_cast<int32_t>(value); };
 
@@ -93,6 +100,7 @@ Tiling make_tiling(const Request& r) {
   t.alg1 = r.alg1;
   t.mean = r.mean;
   t.companded = r.companded;
+  t.quarter = narrow(r.pairs ? r.head_dim / 4 : 0);
   t.residual = r.residual;
 
   // As wide as fits, and slices as equal as multiples of kLanes allow.

@@ -22,6 +22,7 @@ struct LynxTiling {
   int32_t alg1;  // flags
   int32_t mean;
   int32_t companded;
+  int32_t quarter;  // codec pair: channels of a quarter of a head, 16 or 32; otherwise 0
   int32_t residual;
   int32_t lanes;           // channels of a tile; the last slice may have fewer
   int32_t slices;          // tiles side by side
@@ -59,6 +60,8 @@ struct Request {
   int64_t blocks, block_size, block_stride, row_stride, table_entries;
   int64_t anchor_stride, residual_stride;
   int64_t cores;  // vector cores of the device
+  bool pairs;
+  int64_t head_dim;  // with pairs only
 };
 
 // Checks a request and cuts it into tiles.

@@ -13,6 +13,7 @@ using at::Tensor;
 
 constexpr int64_t kMaxPage = 32768;
 constexpr int64_t kMaxChunk = 1024;
+constexpr int64_t kMaxPairedHead = 2048;
 
 // Every tensor of a call is where the cache is.
 void check_device(const Tensor& tensor, const char* name, const Tensor& cache) {
@@ -21,7 +22,7 @@ void check_device(const Tensor& tensor, const char* name, const Tensor& cache) {
 }
 
 CodecCall check_call(const Tensor& cache, int64_t start, int64_t tokens, int64_t page, int64_t chunk,
-                     int64_t sink_tokens, bool fp32_metadata, bool has_tables) {
+                     int64_t sink_tokens, bool fp32_metadata, bool has_tables, bool pairs) {
   TORCH_CHECK(cache.dim() == 4, "cache: has ", cache.dim(),
               " dimensions, expected [blocks, block_size, heads, head_dim]");
   const auto type = cache.scalar_type();
@@ -38,9 +39,11 @@ CodecCall check_call(const Tensor& cache, int64_t start, int64_t tokens, int64_t
               " is outside 0 .. page (", page, ")");
   TORCH_CHECK(!fp32_metadata || has_tables,
               "fp32_metadata: needs tables; the closed form is the uint8 grid's");
-  return {start,         tokens,        page,
-          chunk,         sink_tokens,   fp32_metadata,
-          cache.size(2), cache.size(3), cache.element_size()};
+  TORCH_CHECK(!pairs || !has_tables, "pairs: take no tables, they are linear");
+  TORCH_CHECK(!pairs || (cache.size(3) % 4 == 0 && cache.size(3) <= kMaxPairedHead), "cache: head_dim ",
+              cache.size(3), " is not a multiple of 4 up to ", kMaxPairedHead, ", which pairs need");
+  return {start,         tokens, page,          chunk,         sink_tokens,
+          fp32_metadata, pairs,  cache.size(2), cache.size(3), cache.element_size()};
 }
 
 // The tokens first .. end - 1 (absolute) must lie in blocks that exist.
@@ -107,7 +110,7 @@ void check_table(const Tensor& table, const char* name, const Tensor& cache, int
 
 CodecCall check_encode(const EncodeArguments& a) {
   const CodecCall call = check_call(a.cache, a.start, a.tokens, a.page, a.chunk, a.sink_tokens,
-                                    a.fp32_metadata, a.thresholds.has_value());
+                                    a.fp32_metadata, a.thresholds.has_value(), a.pairs);
   check_blocks(a.block_ids, a.cache, a.start, a.start + a.tokens);
   if (a.thresholds) check_table(*a.thresholds, "thresholds", a.cache, a.fp32_metadata ? 225 : 240);
   check_payloads(call, a.cache, a.anchor, a.residual);
@@ -118,7 +121,7 @@ CodecCall check_encode(const EncodeArguments& a) {
 
 CodecCall check_decode(const DecodeArguments& a) {
   const CodecCall call = check_call(a.cache, a.start, a.tokens, a.page, a.chunk, a.sink_tokens,
-                                    a.fp32_metadata, a.levels.has_value());
+                                    a.fp32_metadata, a.levels.has_value(), a.pairs);
   TORCH_CHECK(0 <= a.first && a.first < a.start + a.tokens, "first: ", a.first, " is outside 0 .. ",
               a.start + a.tokens - 1);
   check_blocks(a.block_ids, a.cache, std::max(a.first, a.start), a.start + a.tokens);

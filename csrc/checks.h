@@ -18,6 +18,7 @@ struct EncodeArguments {
   const std::optional<at::Tensor>& thresholds;
   const at::Tensor& anchor;
   const at::Tensor& residual;
+  bool pairs;
 };
 
 struct DecodeArguments {
@@ -28,6 +29,7 @@ struct DecodeArguments {
   const std::optional<at::Tensor>& levels;
   const at::Tensor& block_ids;
   const at::Tensor& cache;
+  bool pairs;
 };
 
 // All tensors must be on the cache's device, whose kernel the dispatcher has chosen then, and fit each other.

@@ -13,7 +13,7 @@ struct PageLayout {
   int64_t tokens;
   int64_t chunks;
   int64_t sink_rows;
-  int64_t gamma_max, mu, sigma, sink, codes;
+  int64_t gamma_max, mu, sigma, widths, sink, codes;
   int64_t codes_bytes;
 };
 
@@ -21,6 +21,7 @@ struct PageLayout {
 struct CodecCall {
   int64_t start, tokens, page, chunk, sink_tokens;
   bool fp32_metadata;  // alg1: gamma, mu and sigma in fp32, 112 steps; otherwise T, uint8 and 120 steps
+  bool pairs;          // two channels share a byte of each stream, and have steps of their own
   int64_t heads, head_dim, itemsize;
 
   int64_t channels() const { return heads * head_dim; }
@@ -38,7 +39,8 @@ struct CodecCall {
     at.gamma_max = gamma_bytes;
     at.mu = 2 * gamma_bytes;
     at.sigma = at.mu + metadata_bytes;
-    at.sink = at.sigma + metadata_bytes;
+    at.widths = at.sigma + metadata_bytes;
+    at.sink = at.widths + (pairs ? channels() / 4 : 0);
     at.codes = at.sink + at.sink_rows * channels() * itemsize;
     at.codes_bytes = ((at.tokens - at.sink_rows) * channels() + 1) / 2;
     return at;

@@ -66,9 +66,10 @@ void for_each_page(const CodecCall& call, const std::function<void(int64_t)>& wo
 
 void encode_cpu(const Tensor& cache, const Tensor& block_ids, int64_t start, int64_t tokens, int64_t page,
                 int64_t chunk, int64_t sink_tokens, bool fp32_metadata, bool mean,
-                const std::optional<Tensor>& thresholds, Tensor& anchor, Tensor& residual, double /*alpha*/) {
+                const std::optional<Tensor>& thresholds, Tensor& anchor, Tensor& residual, double /*alpha*/,
+                bool pairs) {
   const CodecCall call = check_encode({cache, block_ids, start, tokens, page, chunk, sink_tokens,
-                                       fp32_metadata, mean, thresholds, anchor, residual});
+                                       fp32_metadata, mean, thresholds, anchor, residual, pairs});
   std::optional<cpu::Cells> cells;
   if (thresholds) {
     cells = cpu::make_cells(thresholds->const_data_ptr<float>(), thresholds->size(0));
@@ -89,9 +90,9 @@ void encode_cpu(const Tensor& cache, const Tensor& block_ids, int64_t start, int
 
 void decode_cpu(const Tensor& anchor, const std::optional<Tensor>& residual, int64_t start, int64_t tokens,
                 int64_t first, int64_t page, int64_t chunk, int64_t sink_tokens, bool fp32_metadata,
-                const std::optional<Tensor>& levels, const Tensor& block_ids, Tensor& cache) {
+                const std::optional<Tensor>& levels, const Tensor& block_ids, Tensor& cache, bool pairs) {
   const CodecCall call = check_decode({anchor, residual, start, tokens, first, page, chunk, sink_tokens,
-                                       fp32_metadata, levels, block_ids, cache});
+                                       fp32_metadata, levels, block_ids, cache, pairs});
   cpu::Tables tables;
   if (levels) tables.levels = levels->const_data_ptr<float>();
   const uint8_t* const anchors = anchor.const_data_ptr<uint8_t>();
@@ -111,17 +112,17 @@ void decode_cpu(const Tensor& anchor, const std::optional<Tensor>& residual, int
 
 void encode_meta(const Tensor& cache, const Tensor& block_ids, int64_t start, int64_t tokens, int64_t page,
                  int64_t chunk, int64_t sink_tokens, bool fp32_metadata, bool mean,
-                 const std::optional<Tensor>& thresholds, Tensor& anchor, Tensor& residual,
-                 double /*alpha*/) {
+                 const std::optional<Tensor>& thresholds, Tensor& anchor, Tensor& residual, double /*alpha*/,
+                 bool pairs) {
   check_encode({cache, block_ids, start, tokens, page, chunk, sink_tokens, fp32_metadata, mean, thresholds,
-                anchor, residual});
+                anchor, residual, pairs});
 }
 
 void decode_meta(const Tensor& anchor, const std::optional<Tensor>& residual, int64_t start, int64_t tokens,
                  int64_t first, int64_t page, int64_t chunk, int64_t sink_tokens, bool fp32_metadata,
-                 const std::optional<Tensor>& levels, const Tensor& block_ids, Tensor& cache) {
+                 const std::optional<Tensor>& levels, const Tensor& block_ids, Tensor& cache, bool pairs) {
   check_decode({anchor, residual, start, tokens, first, page, chunk, sink_tokens, fp32_metadata, levels,
-                block_ids, cache});
+                block_ids, cache, pairs});
 }
 
 }  // namespace
@@ -130,10 +131,11 @@ TORCH_LIBRARY(lynx_ascend, library) {
   library.def(
       "encode(Tensor cache, Tensor block_ids, int start, int tokens, int page, int chunk, int sink_tokens, "
       "bool fp32_metadata, bool mean, Tensor? thresholds, Tensor(a!) anchor, Tensor(b!) residual, *, "
-      "float alpha=0.0) -> ()");
+      "float alpha=0.0, bool pairs=False) -> ()");
   library.def(
       "decode(Tensor anchor, Tensor? residual, int start, int tokens, int first, int page, int chunk, "
-      "int sink_tokens, bool fp32_metadata, Tensor? levels, Tensor block_ids, Tensor(a!) cache) -> ()");
+      "int sink_tokens, bool fp32_metadata, Tensor? levels, Tensor block_ids, Tensor(a!) cache, *, "
+      "bool pairs=False) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(lynx_ascend, CPU, library) {

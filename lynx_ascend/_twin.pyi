@@ -56,5 +56,7 @@ def tiling(
     anchor_stride: int,
     residual_stride: int,
     cores: int,
+    pairs: bool = False,
+    head_dim: int = 0,
 ) -> bytes:
     """The kernels' Tiling struct (ascend_kernels/tiling.h). Raises ValueError for a call that they cannot serve."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from .codec import exact as exact_stream
 from .codec.config import CodecConfig, Stream
 from .frame import HEADER_BYTES, Frame, FrameError, FrameHeader, parse, seal
-from .methods import TORCH_DTYPES, frame_layout, payload_bytes
+from .methods import TORCH_DTYPES, codec_method, frame_layout, payload_bytes
 from .paged import PagedKV, PageEncoder, check_frame, decode_page
 
 StreamName = Literal["anchor", "residual", "exact"]
@@ -131,9 +131,10 @@ def encode(x: Tensor, config: CodecConfig | None = None, *, layer: int = 0, is_v
     if x.dim() != 3 or 0 in x.shape:
         raise ValueError(f"x: shape {tuple(x.shape)} is not [tokens, heads, head_dim], each at least 1")
     source = _as_paged(x.detach())
-    method = "alg1" if config.codec == "alg1" else "lynx"
     split = replace(config, exact=False)
-    encoder = PageEncoder(method, source, x.shape[0], layer=layer, is_value=is_value, generation=0, config=split)
+    encoder = PageEncoder(
+        codec_method(config), source, x.shape[0], layer=layer, is_value=is_value, generation=0, config=split
+    )
     pages = [encoder.page(index) for index in range(encoder.num_pages)]
     anchors, residuals = ([page[stream] for page in pages] for stream in (Stream.ANCHOR, Stream.RESIDUAL))
     encoded = EncodedKV.from_frames(anchors, residuals, device=x.device)

@@ -9,7 +9,7 @@ import torch
 from .codec.baselines import linear, raw
 from .codec.config import CodecConfig, Stream
 from .codec.layout import PageLayout, page_layout
-from .frame import HEADER_BYTES, Center, CodecId, DType, FrameHeader
+from .frame import CODEC_NAMES, HEADER_BYTES, Center, CodecId, DType, FrameHeader
 
 _CODECS = {
     "bf16": CodecId.RAW,  # no compression, whatever the cache's own type
@@ -17,6 +17,7 @@ _CODECS = {
     "int4": CodecId.INT4,
     "lynx": CodecId.GRID,
     "alg1": CodecId.ALG1,
+    "pair": CodecId.PAIR,
 }
 METHODS: tuple[str, ...] = tuple(_CODECS)
 
@@ -36,6 +37,11 @@ def method_codec(method: str) -> CodecId:
     return _CODECS[method]
 
 
+def codec_method(config: CodecConfig) -> str:
+    """The method that uses a split codec."""
+    return next(method for method, codec in _CODECS.items() if CODEC_NAMES.get(codec) == config.codec)
+
+
 def streams(method: str) -> tuple[Stream, ...]:
     """The streams that a method sends, in the order in which they are wanted."""
     return (Stream.ANCHOR, Stream.RESIDUAL) if method_codec(method).is_split else (Stream.ANCHOR,)
@@ -48,11 +54,11 @@ def method_config(method: str, config: CodecConfig | None = None) -> CodecConfig
         ValueError: `config` is for another codec, or asks for the exact stream.
     """
     codec = method_codec(method)
-    name = "alg1" if codec is CodecId.ALG1 else "grid"
+    own = CODEC_NAMES.get(codec)
     if config is None:
-        return CodecConfig(codec="alg1") if codec is CodecId.ALG1 else CodecConfig()
-    if codec.is_split and config.codec != name:
-        raise ValueError(f"codec: {config.codec!r} is not {name!r}, which method {method!r} uses")
+        return CodecConfig(codec=own or "grid")
+    if own and config.codec != own:
+        raise ValueError(f"codec: {config.codec!r} is not {own!r}, which method {method!r} uses")
     if config.exact:
         raise ValueError("exact: the transfer methods send two streams, anchor and residual")
     return config

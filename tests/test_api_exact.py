@@ -46,16 +46,21 @@ def finite(words: list[int], dtype: torch.dtype) -> torch.Tensor:
 def values(draw: st.DrawFn) -> tuple[torch.Tensor, CodecConfig]:
     dtype = draw(st.sampled_from(DTYPES))
     chunk, chunks = draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    codec = draw(st.sampled_from(["grid", "alg1", "pair"]))
     config = CodecConfig(
-        draw(st.sampled_from(["grid", "alg1"])),
-        alpha=draw(st.sampled_from([0.0, 1.0, 100.0])),
+        codec,
+        alpha=0.0 if codec == "pair" else draw(st.sampled_from([0.0, 1.0, 100.0])),
         center=draw(st.sampled_from(["mean", "midrange"])),
         chunk=chunk,
         page=chunk * chunks,
         sink_tokens=draw(st.integers(0, chunk * chunks)),
         exact=True,
     )
-    shape = draw(st.integers(1, 20)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    shape = (
+        draw(st.integers(1, 20)),
+        draw(st.integers(1, 2)),
+        draw(st.sampled_from([4, 8] if codec == "pair" else [1, 2, 3])),
+    )
     top = (1 << 8 * dtype.itemsize) - 1
     zero, smallest, largest = (0, top // 2 + 1), (1, top // 2 + 2), (top // 2, top)  # of both signs
     special = st.sampled_from([*zero, *smallest, *largest])
@@ -82,7 +87,7 @@ def test_every_bit_comes_back(case: tuple[torch.Tensor, CodecConfig]) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("codec", ["grid", "alg1"])
+@pytest.mark.parametrize("codec", ["grid", "alg1", "pair"])
 def test_full_pages(codec: str, dtype: torch.dtype) -> None:
     x = normal(700, 3, 64, dtype)
     x[5, 0, 0], x[300, 1, 7], x[301, 1, 7] = -0.0, torch.finfo(dtype).max, -torch.finfo(dtype).tiny / 4

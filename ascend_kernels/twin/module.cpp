@@ -15,11 +15,11 @@ py::bytes tiling(bool decode, int64_t channels, int64_t element_bytes, int64_t s
                  int64_t first, int64_t page, int64_t chunk, int64_t sink_tokens, bool alg1, bool mean,
                  bool companded, bool residual, double alpha, int64_t blocks, int64_t block_size,
                  int64_t block_stride, int64_t row_stride, int64_t table_entries, int64_t anchor_stride,
-                 int64_t residual_stride, int64_t cores) {
+                 int64_t residual_stride, int64_t cores, bool pairs, int64_t head_dim) {
   const lynx::Tiling made = lynx::make_tiling(
       {decode,       channels,   element_bytes, start,         tokens,          first, page,   chunk,
        sink_tokens,  alg1,       mean,          companded,     residual,        alpha, blocks, block_size,
-       block_stride, row_stride, table_entries, anchor_stride, residual_stride, cores});
+       block_stride, row_stride, table_entries, anchor_stride, residual_stride, cores, pairs,  head_dim});
   return {reinterpret_cast<const char*>(&made), sizeof(made)};
 }
 
@@ -32,5 +32,6 @@ PYBIND11_MODULE(_twin, module) {
              arg("start"), arg("tokens"), arg("first"), arg("page"), arg("chunk"), arg("sink_tokens"),
              arg("alg1"), arg("mean"), arg("companded"), arg("residual"), arg("alpha"), arg("blocks"),
              arg("block_size"), arg("block_stride"), arg("row_stride"), arg("table_entries"),
-             arg("anchor_stride"), arg("residual_stride"), arg("cores"));
+             arg("anchor_stride"), arg("residual_stride"), arg("cores"), arg("pairs") = false,
+             arg("head_dim") = 0);
 }

@@ -2,6 +2,7 @@
 // stream.
 #pragma once
 
+#include "cpu/pair_blocks_avx512.h"
 #include "cpu/plain_coding.h"
 #include "cpu/registers_avx512.h"
 

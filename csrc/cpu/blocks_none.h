@@ -28,5 +28,23 @@ struct BlockDecoder {
   }
 };
 
+struct PairEncoder {
+  void prepare(const Quantiser&, int64_t) {}
+
+  template <typename T>
+  int64_t run(const T*, uint8_t*) const {
+    return 0;
+  }
+};
+
+struct PairDecoder {
+  void prepare(const float*, const float*, const float*, int64_t) {}
+
+  template <typename T>
+  int64_t run(const uint8_t*, T*, bool) const {
+    return 0;
+  }
+};
+
 }  // namespace
 }  // namespace lynx::cpu

@@ -2,6 +2,7 @@
 // set's own BlockEncoder and BlockDecoder (blocks_<isa>.h, included before this file) leave.
 #pragma once
 
+#include "cpu/pair_coding.h"
 #include "cpu/plain_coding.h"
 
 namespace lynx::cpu {
@@ -26,12 +27,11 @@ void encode(Rows<const T> x, Scales scales, const Tables& tables, Nibbles<uint8_
 template <typename T>
 void decode(Rows<T> out, Scales scales, const Tables& tables, Nibbles<const uint8_t> codes, bool stream) {
   BlockDecoder blocks(tables.levels, codes.residual != nullptr);
-  const float unit = static_cast<float>(1.0 / static_cast<double>(scales.steps));
   for (int64_t j = 0; j < out.n; j += kTile) {
     const int64_t n = smaller(kTile, out.n - j);
     alignas(64) float step[kTile];
     const float* center = scales.center + j;
-    for (int64_t i = 0; i < n; ++i) step[i] = scales.scale[j + i] * unit;
+    steps_of(scales.from(j), n, step);
     blocks.prepare(center, step, n);
     for (int64_t r = 0; r < out.count; ++r) {
       const int64_t at = codes.first + r * codes.stride + j;
@@ -44,7 +44,8 @@ void decode(Rows<T> out, Scales scales, const Tables& tables, Nibbles<const uint
 }
 
 template <typename T>
-constexpr TypedKernels<T> typed_kernels{range<T>, mean<T>, encode<T>, decode<T>};
+constexpr TypedKernels<T> typed_kernels{range<T>,  mean<T>,         encode<T>,
+                                        decode<T>, encode_pairs<T>, decode_pairs<T>};
 
 constexpr Kernels row_kernels(const char* isa) {
   return {isa, typed_kernels<BFloat16>, typed_kernels<Half>, typed_kernels<float>, metadata, scales};

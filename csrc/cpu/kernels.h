@@ -32,9 +32,18 @@ struct Tables {
 struct Scales {
   const float* center;
   const float* scale;
-  float steps;
+  const float* steps;
 
-  Scales from(int64_t lane) const { return {center + lane, scale + lane, steps}; }
+  Scales from(int64_t lane) const { return {center + lane, scale + lane, steps + lane}; }
+};
+
+// How channels share bytes in codec `pair`: of each 2 * quarter neighbours, channel i < quarter is the first
+// and i + quarter the second of a pair.
+struct Pairs {
+  const uint8_t* width;  // of each pair: the first channel's bits in the anchor
+  int64_t quarter;       // of a head
+
+  Pairs from(int64_t lane) const { return {width + lane / 2, quarter}; }
 };
 
 // Nibbles of a tile: those of row r start at nibble `first + r * stride`; the even nibble of a byte is the
@@ -66,6 +75,9 @@ struct TypedKernels {
   void (*encode)(Rows<const T> x, Scales scales, const Tables& tables, Nibbles<uint8_t> out);
   // stream: the rows are not read soon, so they may bypass the caches.
   void (*decode)(Rows<T> out, Scales scales, const Tables& tables, Nibbles<const uint8_t> codes, bool stream);
+  // The same for codec `pair`; a pair's byte lies where two channels' nibbles would. Whole heads.
+  void (*encode_pairs)(Rows<const T> x, Scales scales, Pairs pairs, Nibbles<uint8_t> out);
+  void (*decode_pairs)(Rows<T> out, Scales scales, Pairs pairs, Nibbles<const uint8_t> codes, bool stream);
 };
 
 struct Kernels {

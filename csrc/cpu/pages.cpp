@@ -133,10 +133,54 @@ void read_metadata(const uint8_t* anchor, const PageLayout& at, Metadata& metada
   read<Scalar>(anchor + at.sigma, metadata.sigma);
 }
 
+// Quantiser steps [C]: the codec's own, or of each channel of pairs what its bits in the anchor allow.
+std::vector<float> steps_of(const CodecCall& call, const std::vector<uint8_t>& widths) {
+  std::vector<float> steps(call.channels(), call.steps());
+  const int64_t quarter = call.head_dim / 4;
+  for (int64_t pair = 0; pair < static_cast<int64_t>(widths.size()); ++pair) {
+    const int64_t first = pair / quarter * 2 * quarter + pair % quarter, bits = widths[pair] & 7;
+    steps[first] = static_cast<float>(128 - (128 >> bits));
+    steps[first + quarter] = static_cast<float>(128 - (128 >> (8 - bits)));
+  }
+  return steps;
+}
+
+// Bits in the anchor of each pair's first channel, [C / 2], by how much the pair's channels vary within
+// chunks.
+std::vector<uint8_t> choose_widths(const CodecCall& call, const PageLayout& at, const Metadata& metadata) {
+  const int64_t channels = call.channels(), quarter = call.head_dim / 4;
+  std::vector<float> extent(channels);
+  for (int64_t i = 0; i < channels; ++i) {
+    float sum = 0;  // of whole numbers, exact
+    for (int64_t chunk = 0; chunk < at.chunks; ++chunk) sum += metadata.sigma[chunk * channels + i];
+    extent[i] = sum * (0.5f * metadata.g1[i] - 0.5f * metadata.g0[i]);
+  }
+  std::vector<uint8_t> widths(channels / 2);
+  for (int64_t pair = 0; pair < channels / 2; ++pair) {
+    const float first = extent[pair / quarter * 2 * quarter + pair % quarter];
+    const float second = extent[pair / quarter * 2 * quarter + pair % quarter + quarter];
+    constexpr float kFifth = 1.5f, kSixth = 6.0f;  // codec/pairs.py
+    widths[pair] = static_cast<uint8_t>(4 + (first > kFifth * second) + (first > kSixth * second) -
+                                        (second > kFifth * first) - (second > kSixth * first));
+  }
+  return widths;
+}
+
+void write_widths(uint8_t* out, const std::vector<uint8_t>& widths) {
+  for (size_t i = 0; i < widths.size(); i += 2)
+    out[i / 2] = static_cast<uint8_t>(widths[i] | (widths[i + 1] << 4));
+}
+
+std::vector<uint8_t> read_widths(const uint8_t* in, const CodecCall& call) {
+  std::vector<uint8_t> widths(call.pairs ? call.channels() / 2 : 0);
+  for (size_t i = 0; i < widths.size(); ++i) widths[i] = i % 2 ? in[i / 2] >> 4 : in[i / 2] & 15;
+  return widths;
+}
+
 // Calls visit(begin, end, scales) for each chunk's coded tokens from `first` on, if there are any.
 template <typename T, typename Visit>
-void for_each_chunk(const CodecCall& call, const PageLayout& at, const Metadata& metadata, int64_t first,
-                    const Visit& visit) {
+void for_each_chunk(const CodecCall& call, const PageLayout& at, const Metadata& metadata,
+                    const std::vector<float>& steps, int64_t first, const Visit& visit) {
   const int64_t channels = call.channels();
   std::vector<float> center(channels), scale(channels);
   for (int64_t chunk = first / call.chunk; chunk < at.chunks; ++chunk) {
@@ -146,7 +190,7 @@ void for_each_chunk(const CodecCall& call, const PageLayout& at, const Metadata&
     const int64_t lane = chunk * channels;
     kernels().scales(metadata.gamma(), &metadata.mu[lane], &metadata.sigma[lane], call.fp32_metadata,
                      largest<T>(), channels, center.data(), scale.data());
-    visit(begin, end, Scales{center.data(), scale.data(), call.steps()});
+    visit(begin, end, Scales{center.data(), scale.data(), steps.data()});
   }
 }
 
@@ -207,6 +251,11 @@ void encode_page(const CodecCall& call, int64_t index, bool mean, const PagedCac
     write_metadata<float, float>(anchor, at, metadata);
   else
     write_metadata<T, uint8_t>(anchor, at, metadata);
+  std::vector<uint8_t> widths;
+  if (call.pairs) {
+    widths = choose_widths(call, at, metadata);
+    write_widths(anchor + at.widths, widths);
+  }
 
   uint8_t* sink = anchor + at.sink;
   for (int64_t t = 0; t < at.sink_rows; ++t)
@@ -217,12 +266,18 @@ void encode_page(const CodecCall& call, int64_t index, bool mean, const PagedCac
     std::memset(anchor + at.codes, 0, at.codes_bytes);
     std::memset(residual, 0, at.codes_bytes);
   }
-  for_each_chunk<T>(call, at, metadata, at.sink_rows, [&](int64_t begin, int64_t end, Scales scales) {
+  const std::vector<float> steps = steps_of(call, widths);
+  const Pairs pairs{widths.data(), call.head_dim / 4};
+  for_each_chunk<T>(call, at, metadata, steps, at.sink_rows, [&](int64_t begin, int64_t end, Scales scales) {
     for (int64_t run = 0; run < runs.count; ++run) {
       const int64_t lane = run * runs.length;
       const Nibbles<uint8_t> out{anchor + at.codes, residual, (begin - at.sink_rows) * channels + lane,
                                  channels};
-      kernels().typed<T>().encode(runs.tile(rows, run, begin, end), scales.from(lane), tables, out);
+      const auto tile = runs.tile(rows, run, begin, end);
+      if (call.pairs)
+        kernels().typed<T>().encode_pairs(tile, scales.from(lane), pairs.from(lane), out);
+      else
+        kernels().typed<T>().encode(tile, scales.from(lane), tables, out);
     }
   });
 }
@@ -249,12 +304,19 @@ void decode_page(const CodecCall& call, int64_t index, int64_t first, const uint
     }
 
   const int64_t coded = std::max(wanted, at.sink_rows);
-  for_each_chunk<T>(call, at, metadata, coded, [&](int64_t begin, int64_t end, Scales scales) {
+  const std::vector<uint8_t> widths = read_widths(anchor + at.widths, call);
+  const std::vector<float> steps = steps_of(call, widths);
+  const Pairs pairs{widths.data(), call.head_dim / 4};
+  for_each_chunk<T>(call, at, metadata, steps, coded, [&](int64_t begin, int64_t end, Scales scales) {
     for (int64_t run = 0; run < runs.count; ++run) {
       const int64_t lane = run * runs.length;
       const Nibbles<const uint8_t> in{anchor + at.codes, residual, (begin - at.sink_rows) * channels + lane,
                                       channels};
-      kernels().typed<T>().decode(runs.tile(rows, run, begin, end), scales.from(lane), tables, in, stream);
+      const auto tile = runs.tile(rows, run, begin, end);
+      if (call.pairs)
+        kernels().typed<T>().decode_pairs(tile, scales.from(lane), pairs.from(lane), in, stream);
+      else
+        kernels().typed<T>().decode(tile, scales.from(lane), tables, in, stream);
     }
   });
   page.store();

@@ -29,6 +29,12 @@ constexpr float linear_level(uint8_t code) {
   return static_cast<float>(level > 120 ? 120 : (level < -120 ? -120 : level));
 }
 
+// A quantiser step of each channel, d.
+inline void steps_of(Scales scales, int64_t n, float* __restrict step) {
+  for (int64_t i = 0; i < n; ++i)
+    step[i] = scales.scale[i] * static_cast<float>(1.0 / static_cast<double>(scales.steps[i]));
+}
+
 // What quantising one tile needs of each channel: z = ((x - center) * lift) * inverse, and 0 where inverse is
 // 0.
 struct Quantiser {
@@ -43,7 +49,7 @@ struct Quantiser {
     for (int64_t i = 0; i < n; ++i) {
       const float s = scales.scale[i];
       lift[i] = s < 0x1p-60f ? 0x1p64f : 1.0f;  // keeps steps / s finite
-      inverse[i] = over(scales.steps, s * lift[i]);
+      inverse[i] = over(scales.steps[i], s * lift[i]);
       irregular |= uint32_t{s < 0x1p-60f} | uint32_t{__builtin_fabsf(center[i]) + s > 0.99f * largest};
     }
     regular = !irregular;

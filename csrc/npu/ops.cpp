@@ -62,6 +62,8 @@ Request request(const CodecCall& call, const Tensor& cache, const Tensor& block_
   made.anchor_stride = stride(anchor, 0, anchor.size(1));
   made.residual_stride = residual ? stride(*residual, 0, residual->size(1)) : 0;
   made.cores = vector_cores(cache.device());
+  made.pairs = call.pairs;
+  made.head_dim = call.head_dim;
   return made;
 }
 
@@ -85,9 +87,10 @@ void run(const char* name, const Launch& call) {
 
 void encode(const Tensor& cache, const Tensor& block_ids, int64_t start, int64_t tokens, int64_t page,
             int64_t chunk, int64_t sink_tokens, bool fp32_metadata, bool mean,
-            const std::optional<Tensor>& thresholds, Tensor& anchor, Tensor& residual, double alpha) {
+            const std::optional<Tensor>& thresholds, Tensor& anchor, Tensor& residual, double alpha,
+            bool pairs) {
   const CodecCall call = check_encode({cache, block_ids, start, tokens, page, chunk, sink_tokens,
-                                       fp32_metadata, mean, thresholds, anchor, residual});
+                                       fp32_metadata, mean, thresholds, anchor, residual, pairs});
   Request wanted = request(call, cache, block_ids, anchor, residual, thresholds.has_value());
   wanted.mean = mean;
   wanted.alpha = alpha;
@@ -101,9 +104,9 @@ void encode(const Tensor& cache, const Tensor& block_ids, int64_t start, int64_t
 
 void decode(const Tensor& anchor, const std::optional<Tensor>& residual, int64_t start, int64_t tokens,
             int64_t first, int64_t page, int64_t chunk, int64_t sink_tokens, bool fp32_metadata,
-            const std::optional<Tensor>& levels, const Tensor& block_ids, Tensor& cache) {
+            const std::optional<Tensor>& levels, const Tensor& block_ids, Tensor& cache, bool pairs) {
   const CodecCall call = check_decode({anchor, residual, start, tokens, first, page, chunk, sink_tokens,
-                                       fp32_metadata, levels, block_ids, cache});
+                                       fp32_metadata, levels, block_ids, cache, pairs});
   Request wanted = request(call, cache, block_ids, anchor, residual, levels.has_value());
   wanted.decode = true;
   wanted.first = first;

@@ -22,7 +22,7 @@ def _bench() -> None:
 @app.command()
 def codec(
     codecs: Annotated[
-        str | None, typer.Option("--codec", help="Comma-separated: grid, grid-a1 (alpha = 1), alg1. Default: all.")
+        str | None, typer.Option("--codec", help="Comma-separated: grid, grid-a1 (alpha 1), pair, alg1. Default: all.")
     ] = None,
     isas: Annotated[
         str | None, typer.Option("--isa", help="Comma-separated instruction sets. Default: all supported here.")
@@ -63,7 +63,7 @@ def codec(
 @app.command()
 def kernels(
     codecs: Annotated[
-        str | None, typer.Option("--codec", help="Comma-separated: grid, grid-a1 (alpha = 1), alg1. Default: all.")
+        str | None, typer.Option("--codec", help="Comma-separated: grid, grid-a1 (alpha 1), pair, alg1. Default: all.")
     ] = None,
     cores: Annotated[int, typer.Option(min=1, max=254, help="Vector cores; an Atlas 800I A2 has 40.")] = 40,
     pages: Annotated[int, typer.Option(min=1, help="Pages of 256 tokens and 1024 channels.")] = 10,

@@ -22,6 +22,7 @@ from .rounds import Work
 CODECS = {
     "grid": CodecConfig(),
     "grid-a1": CodecConfig(alpha=1.0),
+    "pair": CodecConfig(codec="pair"),
     "alg1": CodecConfig(codec="alg1"),
 }
 BLOCK_SIZE, HEADS, HEAD_DIM = 128, 8, 128

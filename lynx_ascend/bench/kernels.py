@@ -64,6 +64,7 @@ def _rows(name: str, options: KernelBenchOptions) -> Iterator[dict[str, Any]]:
     anchor = torch.zeros(tokens // page, max(at.anchor_bytes for at in layouts), dtype=torch.uint8)
     residual = torch.zeros(tokens // page, max(at.residual_bytes for at in layouts), dtype=torch.uint8)
     wanted_anchor, wanted_residual = anchor.clone(), residual.clone()
+    compander = tables(config.codec, config.alpha or 0.0) if config.codec == "alg1" or config.alpha else None
     ops.encode(cache.source, cache.block_ids, 0, tokens, config, wanted_anchor, wanted_residual)
 
     def tiling(decode: bool, fine: bool) -> bytes:
@@ -79,7 +80,7 @@ def _rows(name: str, options: KernelBenchOptions) -> Iterator[dict[str, Any]]:
             sink_tokens=config.sink_tokens,
             alg1=config.codec == "alg1",
             mean=config.center == "mean",
-            companded=config.codec == "alg1" or bool(config.alpha),
+            companded=compander is not None,
             residual=fine,
             alpha=config.alpha or 0.0,
             blocks=cache.source.shape[0],
@@ -90,10 +91,11 @@ def _rows(name: str, options: KernelBenchOptions) -> Iterator[dict[str, Any]]:
             anchor_stride=anchor.stride(0),
             residual_stride=residual.stride(0) if fine else 0,
             cores=options.cores,
+            pairs=config.codec == "pair",
+            head_dim=HEAD_DIM,
         )
 
-    compander = tables(config.codec, config.alpha or 0.0)
-    buffers: list[Tensor | None] = [cache.source, table, compander.thresholds, anchor, residual]
+    buffers: list[Tensor | None] = [cache.source, table, compander and compander.thresholds, anchor, residual]
     report = _twin.launch("lynx_encode_bf16", options.cores, [*map(_buffer, buffers), tiling(False, True)])
     _check(name, "encode", (anchor, residual), (wanted_anchor, wanted_residual))
     yield _row(name, "encode", report, cache)
@@ -104,7 +106,7 @@ def _rows(name: str, options: KernelBenchOptions) -> Iterator[dict[str, Any]]:
         expected = torch.empty_like(cache.target)
         ops.decode(anchor, payload, 0, tokens, config, cache.block_ids, expected)
         cache.target.fill_(1)
-        levels = compander.levels if fine else compander.anchor_levels
+        levels = compander and (compander.levels if fine else compander.anchor_levels)
         buffers = [anchor, payload, levels, table, cache.target]
         report = _twin.launch("lynx_decode_bf16", options.cores, [*map(_buffer, buffers), tiling(True, fine)])
         _check(name, kernel, (cache.target,), (expected,))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
+MAX_PAIRED_HEAD = 2048  # head_dim of codec "pair": what its kernels take at a time
+
 
 class Stream(IntEnum):
     """The streams of one transfer, in the order in which they are wanted. Values are those of the frame header."""
@@ -18,12 +20,13 @@ class Stream(IntEnum):
 
 @dataclass(frozen=True)
 class CodecConfig:
-    """Parameters of the split codecs `grid` and `alg1` (docs/frame.md defines both).
+    """Parameters of the split codecs `grid`, `alg1` and `pair` (docs/frame.md defines them).
 
     Args:
-        codec: "grid" (the default) or "alg1" (the paper's Algorithm 1, made to fit 4 bits).
-        alpha: the compander's a >= 0; 0 is linear. None: 0 for grid, 100 for alg1.
-        center: what a chunk is centred on, "mean" or "midrange". None: midrange for grid, mean for alg1.
+        codec: "grid" (the default), "alg1" (the paper's Algorithm 1, made to fit 4 bits), or "pair" (the linear grid,
+            with two channels sharing a byte of each stream; head_dim must be a multiple of 4).
+        alpha: the compander's a >= 0; 0 is linear, as pair always is. None: 100 for alg1, otherwise 0.
+        center: what a chunk is centred on, "mean" or "midrange". None: mean for alg1, otherwise midrange.
         chunk: tokens that share mu and sigma; page: tokens that share gamma. page is a multiple of chunk.
         sink_tokens: the first tokens of a sequence (absolute positions) that travel raw and have no codes.
         exact: also write the third stream, which restores the input bit for bit.
@@ -32,7 +35,7 @@ class CodecConfig:
         ValueError: a value out of range or of another type, naming the field.
     """
 
-    codec: Literal["grid", "alg1"] = "grid"
+    codec: Literal["grid", "alg1", "pair"] = "grid"
     alpha: float | None = None
     center: Literal["mean", "midrange"] | None = None
     chunk: int = 32
@@ -41,16 +44,18 @@ class CodecConfig:
     exact: bool = False
 
     def __post_init__(self) -> None:
-        if self.codec not in ("grid", "alg1"):
-            raise ValueError(f"codec: {self.codec!r} is neither 'grid' nor 'alg1'")
+        if self.codec not in ("grid", "alg1", "pair"):
+            raise ValueError(f"codec: {self.codec!r} is none of 'grid', 'alg1', 'pair'")
         if self.alpha is None:
-            object.__setattr__(self, "alpha", 0.0 if self.codec == "grid" else 100.0)
+            object.__setattr__(self, "alpha", 100.0 if self.codec == "alg1" else 0.0)
         if self.center is None:
-            object.__setattr__(self, "center", "midrange" if self.codec == "grid" else "mean")
+            object.__setattr__(self, "center", "mean" if self.codec == "alg1" else "midrange")
         assert self.alpha is not None
         self._check_types()
         if not 0.0 <= self.alpha <= 1e6:  # nor is NaN
             raise ValueError(f"alpha: {self.alpha!r} is outside 0 .. 1e6")
+        if self.codec == "pair" and self.alpha != 0:
+            raise ValueError(f"alpha: {self.alpha!r} is not 0: codec 'pair' is linear")
         # The frame carries alpha as fp32: rounding it here lets both sides hold the same config.
         object.__setattr__(self, "alpha", struct.unpack("<f", struct.pack("<f", self.alpha))[0])
         if self.center not in ("mean", "midrange"):

@@ -8,14 +8,15 @@ from functools import lru_cache
 import torch
 
 from .config import CodecConfig
+from .pairs import NARROWEST, WIDEST
 
 
 @dataclass(frozen=True)
 class PageLayout:
     """Byte offsets into the anchor payload of one page, in order; each part ends where the next begins.
 
-    gamma_min [C], gamma_max [C], mu [chunks][C], sigma [chunks][C], sink rows [sink_rows][C], codes. The residual
-    payload is `codes_bytes` of codes alone. C = heads * head_dim.
+    gamma_min [C], gamma_max [C], mu [chunks][C], sigma [chunks][C], widths (codec pair: a nibble for each of C / 2
+    pairs), sink rows [sink_rows][C], codes. The residual payload is `codes_bytes` of codes alone. C = heads * head_dim.
     """
 
     tokens: int
@@ -28,6 +29,7 @@ class PageLayout:
     gamma_max: int
     mu: int
     sigma: int
+    widths: int
     sink: int
     codes: int
     codes_bytes: int
@@ -50,6 +52,8 @@ def page_layout(config: CodecConfig, dtype: torch.dtype, tokens: int, channels: 
     Raises:
         ValueError: tokens, channels or start out of range, or a dtype other than bf16, fp16 and fp32.
     """
+    if config.codec == "pair" and channels % 4:
+        raise ValueError(f"channels: {channels} is not a multiple of 4, which codec 'pair' needs of a head")
     if dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise ValueError(f"dtype: {dtype} is none of bfloat16, float16, float32")
     if not 1 <= tokens <= config.page:
@@ -66,12 +70,13 @@ def page_layout(config: CodecConfig, dtype: torch.dtype, tokens: int, channels: 
     gamma_max = channels * gamma_dtype.itemsize
     mu = 2 * gamma_max
     sigma = mu + chunks * channels * metadata_dtype.itemsize
-    sink = sigma + chunks * channels * metadata_dtype.itemsize
+    widths = sigma + chunks * channels * metadata_dtype.itemsize
+    sink = widths + (channels // 4 if config.codec == "pair" else 0)
     codes = sink + sink_rows * channels * dtype.itemsize
     codes_bytes = ((tokens - sink_rows) * channels + 1) // 2
     return PageLayout(
         tokens, channels, chunks, sink_rows, dtype, gamma_dtype, metadata_dtype,
-        gamma_max, mu, sigma, sink, codes, codes_bytes,
+        gamma_max, mu, sigma, widths, sink, codes, codes_bytes,
     )  # fmt: skip
 
 
@@ -84,7 +89,7 @@ def bad_metadata(anchor: torch.Tensor, layout: PageLayout) -> str | None:
     """The name of the first metadata field of an anchor payload that no encoder writes, or None if all are sound.
 
     gamma must be finite in T and ordered; fp32 mu lies in [-1, 1] and fp32 sigma in [0, 1] (any uint8 is in range);
-    gamma and sigma are never -0.0; sink rows are finite.
+    gamma and sigma are never -0.0; widths are 2 .. 6; sink rows are finite.
     """
     g0 = read_part(anchor, 0, layout.channels, layout.gamma_dtype)
     g1 = read_part(anchor, layout.gamma_max, layout.channels, layout.gamma_dtype)
@@ -101,6 +106,10 @@ def bad_metadata(anchor: torch.Tensor, layout: PageLayout) -> str | None:
             return "mu"
         if not bool(((sigma >= 0) & (sigma <= 1) & _no_negative_zero(sigma)).all()):
             return "sigma"
+    widths = read_part(anchor, layout.widths, layout.sink - layout.widths, torch.uint8)
+    for nibbles in (widths & 15, widths >> 4):
+        if not bool(((nibbles >= NARROWEST) & (nibbles <= WIDEST)).all()):
+            return "widths"
     if not bool(read_part(anchor, layout.sink, layout.sink_rows * layout.channels, layout.dtype).isfinite().all()):
         return "sink"
     return None

@@ -62,6 +62,7 @@ def encode(
         anchor,
         residual,
         alpha=config.alpha or 0.0,
+        pairs=config.codec == "pair",
     )
 
 
@@ -104,6 +105,7 @@ def decode(
         None if levels is None else _on(levels, cache.device),
         block_ids,
         cache,
+        pairs=config.codec == "pair",
     )
 
 

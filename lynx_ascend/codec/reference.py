@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from . import pairs
 from .config import CodecConfig
 from .layout import PageLayout, page_layout, read_part
 from .tables import as_fp32, steps, tables
@@ -20,11 +21,10 @@ _LIFT = 2.0**64
 
 
 class Scales(NamedTuple):
-    """What both sides derive from metadata alone, each fp32 [chunks, C]: centre c, scale s and step d = s / N."""
+    """What both sides derive from metadata alone, each fp32 [chunks, C]: centre c and scale s."""
 
     c: Tensor
     s: Tensor
-    d: Tensor
 
 
 def largest_output(dtype: torch.dtype) -> float:
@@ -34,21 +34,19 @@ def largest_output(dtype: torch.dtype) -> float:
     )
 
 
-def scales(g0: Tensor, g1: Tensor, mu: Tensor, sigma: Tensor, codec: str, dtype: torch.dtype) -> Scales:
-    """Centre, scale and step of every chunk and channel.
+def scales(g0: Tensor, g1: Tensor, mu: Tensor, sigma: Tensor, dtype: torch.dtype) -> Scales:
+    """Centre and scale of every chunk and channel.
 
     Args:
         g0, g1: fp32 [C], the page's minimum and maximum.
-        mu, sigma: uint8 or fp32 [chunks, C].
-        codec: "grid" or "alg1"; dtype: T, the type of the reconstruction.
+        mu, sigma: uint8 or fp32 [chunks, C]. dtype: T, the type of the reconstruction.
     """
     c = _centre(g0, g1, mu)
     half = 0.5 * g1 - 0.5 * g0
     s2 = sigma.float() * (half * as_fp32(1 / 255)) if sigma.dtype == torch.uint8 else sigma * half
     room = 0.5 * largest_output(dtype) - 0.5 * c.abs()
     # An fp32 centre may itself lie above FMAX: the room is then none, not negative.
-    s = 2 * torch.minimum(s2, room).clamp_min(0.0)
-    return Scales(c, s, s * as_fp32(1 / steps(codec)))
+    return Scales(c, 2 * torch.minimum(s2, room).clamp_min(0.0))
 
 
 def _centre(g0: Tensor, g1: Tensor, mu: Tensor) -> Tensor:
@@ -74,7 +72,7 @@ def _over(numerator: Tensor, half: Tensor) -> Tensor:
 
 
 def _metadata(rows: Tensor, g0: Tensor, g1: Tensor, config: CodecConfig) -> tuple[Tensor, Tensor]:
-    """mu and sigma [C] (uint8 for grid, fp32 for alg1) of one chunk, fp32 [n, C]."""
+    """mu and sigma [C] (fp32 for alg1, otherwise uint8) of one chunk, fp32 [n, C]."""
     half, mid = 0.5 * g1 - 0.5 * g0, 0.5 * g1 + 0.5 * g0
     cmin, cmax = rows.amin(0) + 0.0, rows.amax(0) + 0.0  # + 0.0 turns -0.0 into +0.0
     if config.center == "midrange":
@@ -82,12 +80,12 @@ def _metadata(rows: Tensor, g0: Tensor, g1: Tensor, config: CodecConfig) -> tupl
     else:
         cm = torch.minimum(torch.maximum(_mean(rows), cmin), cmax)
     t = _over(cm - mid, half)
-    grid = config.codec == "grid"
-    mu = (t * 127.5 + 127.5).round().clamp(0, 255).to(torch.uint8) if grid else t.clamp(-1.0, 1.0)
+    fp32 = config.codec == "alg1"
+    mu = t.clamp(-1.0, 1.0) if fp32 else (t * 127.5 + 127.5).round().clamp(0, 255).to(torch.uint8)
     c = _centre(g0, g1, mu)
     u = _over(torch.maximum(0.5 * cmax - 0.5 * c, 0.5 * c - 0.5 * cmin), half) + 0.0  # never -0.0
     # Rounded up, so that the scale still covers every element of the chunk.
-    sigma = (u * 255).ceil().clamp_max(255).to(torch.uint8) if grid else u.clamp_max(1.0)
+    sigma = u.clamp_max(1.0) if fp32 else (u * 255).ceil().clamp_max(255).to(torch.uint8)
     return mu, sigma
 
 
@@ -111,23 +109,35 @@ def encode_page(x: Tensor, config: CodecConfig, start: int = 0) -> tuple[Tensor,
     g0, g1 = wide.amin(0) + 0.0, wide.amax(0) + 0.0
     if not bool((g0.isfinite() & g1.isfinite()).all()):
         raise ValueError("x: holds NaN or Inf")
-    pairs = [_metadata(rows, g0, g1, config) for rows in torch.split(wide, config.chunk)]
-    mu, sigma = (torch.stack(part) for part in zip(*pairs, strict=True))
-    codes = _quantise(wide, scales(g0, g1, mu, sigma, config.codec, x.dtype), config)[layout.sink_rows :]
-    parts = [g0.to(layout.gamma_dtype), g1.to(layout.gamma_dtype), mu, sigma, values[: layout.sink_rows]]
-    anchor = torch.cat([_bytes(part) for part in parts] + [_pack(codes & 15)])
-    return anchor, _pack(codes >> 4)
+    metadata = [_metadata(rows, g0, g1, config) for rows in torch.split(wide, config.chunk)]
+    mu, sigma = (torch.stack(part) for part in zip(*metadata, strict=True))
+    scale = scales(g0, g1, mu, sigma, x.dtype)
+    parts = [g0.to(layout.gamma_dtype), g1.to(layout.gamma_dtype), mu, sigma]
+    if config.codec == "pair":
+        width = pairs.choose_widths(sigma, 0.5 * g1 - 0.5 * g0, x.shape[2])
+        parts.append(_pack(width))
+        z = _places(wide, scale, pairs.steps(width, x.shape[2]), config)
+        codes = (z.round() + pairs.BIAS).to(torch.uint8)[layout.sink_rows :]
+        coarse, fine = pairs.split(codes, width, x.shape[2])
+    else:
+        table = tables(config.codec, config.alpha or 0.0)
+        z = _places(wide, scale, torch.full_like(g0, steps(config.codec)), config)
+        codes = table.codes[torch.bucketize(z, table.thresholds, right=True)][layout.sink_rows :]
+        coarse, fine = _pack(codes & 15), _pack(codes >> 4)
+    return torch.cat([_bytes(part) for part in [*parts, values[: layout.sink_rows], coarse]]), _bytes(fine)
 
 
-def _quantise(wide: Tensor, scale: Scales, config: CodecConfig) -> Tensor:
-    """Code bytes, uint8 [tokens, C]."""
-    c, s = (_per_row(part, wide.shape[0], config.chunk) for part in scale[:2])
+def _places(wide: Tensor, scale: Scales, n: Tensor, config: CodecConfig) -> Tensor:
+    """Each element's distance from its chunk's centre in quantiser steps, fp32 [tokens, C], within -n .. n.
+
+    Args:
+        n: fp32 [C], steps between a chunk's centre and its edge.
+    """
+    c, s = (_per_row(part, wide.shape[0], config.chunk) for part in scale)
     k = torch.where(s < _LIFT_BELOW, _LIFT, 1.0)
     # Not `float / tensor`, which PyTorch computes as a reciprocal and a product: two roundings.
-    r = torch.full_like(s, steps(config.codec)) / (s * k)
-    z = torch.where(s == 0, 0.0, ((wide - c) * k) * r)
-    table = tables(config.codec, config.alpha or 0.0)
-    return table.codes[torch.bucketize(z, table.thresholds, right=True)]
+    r = n.expand_as(s) / (s * k)
+    return torch.minimum(torch.maximum(torch.where(s == 0, 0.0, ((wide - c) * k) * r), -n), n)
 
 
 def decode_page(
@@ -155,14 +165,23 @@ def decode_page(
     count = layout.chunks * channels
     mu = read_part(anchor, layout.mu, count, layout.metadata_dtype).view(layout.chunks, channels)
     sigma = read_part(anchor, layout.sigma, count, layout.metadata_dtype).view(layout.chunks, channels)
-    scale = scales(g0, g1, mu, sigma, config.codec, dtype)
-    c, d = (_per_row(part, tokens, config.chunk)[layout.sink_rows :] for part in (scale.c, scale.d))
-    table = tables(config.codec, config.alpha or 0.0)
-    codes = _unpack(anchor[layout.codes :], c.numel())
-    if residual is None:
-        level = table.anchor_levels[codes.long()]
+    c, s = (_per_row(part, tokens, config.chunk)[layout.sink_rows :] for part in scales(g0, g1, mu, sigma, dtype))
+    if config.codec == "pair":
+        width = _unpack(read_part(anchor, layout.widths, channels // 4, torch.uint8), channels // 2)
+        n = pairs.steps(width, shape[2])
+        rows = (tokens - layout.sink_rows, channels // 2)
+        fine = None if residual is None else residual.view(rows)
+        codes = pairs.join(anchor[layout.codes :].view(rows), fine, width, shape[2])
+        level = torch.minimum(torch.maximum(codes.float() - pairs.BIAS, -n), n)
     else:
-        level = table.levels[(codes | _unpack(residual, c.numel()) << 4).long()]
+        n = torch.full_like(g0, steps(config.codec))
+        table = tables(config.codec, config.alpha or 0.0)
+        codes = _unpack(anchor[layout.codes :], c.numel())
+        if residual is None:
+            level = table.anchor_levels[codes.long()]
+        else:
+            level = table.levels[(codes | _unpack(residual, c.numel()) << 4).long()]
+    d = s * (1 / n.double()).float()
     sink = read_part(anchor, layout.sink, layout.sink_rows * channels, dtype).view(-1, channels)
     return torch.cat([sink, (c + d * level.view_as(c)).to(dtype)]).view(shape)
 

@@ -34,8 +34,8 @@ class Tables(NamedTuple):
 
 
 def steps(codec: str) -> int:
-    """N, the number of quantiser steps between a chunk's centre and its edge."""
-    return GRID_STEPS if codec == "grid" else ALG1_STEPS
+    """N, the number of quantiser steps between a chunk's centre and its edge, of "grid" or "alg1"."""
+    return {"grid": GRID_STEPS, "alg1": ALG1_STEPS}[codec]
 
 
 def as_fp32(value: float) -> float:
@@ -53,7 +53,7 @@ def tables(codec: str, alpha: float) -> Tables:
 
 @lru_cache(maxsize=32)
 def _tables(codec: str, alpha: float) -> Tables:
-    thresholds, codes, index_of_code, level_of_index = (_grid if codec == "grid" else _alg1)(alpha)
+    thresholds, codes, index_of_code, level_of_index = {"grid": _grid, "alg1": _alg1}[codec](alpha)
     levels = [level_of_index[index_of_code[code]] for code in range(256)]
     return Tables(
         torch.tensor(thresholds, dtype=torch.float32),

@@ -3,9 +3,10 @@
 from .errors import FrameError
 from .files import read_frames
 from .frame import Frame, parse, seal
-from .header import HEADER_BYTES, MAX_CHANNELS, MAX_PAYLOAD_BYTES, Center, CodecId, DType, FrameHeader
+from .header import CODEC_NAMES, HEADER_BYTES, MAX_CHANNELS, MAX_PAYLOAD_BYTES, Center, CodecId, DType, FrameHeader
 
 __all__ = [
+    "CODEC_NAMES",
     "HEADER_BYTES",
     "MAX_CHANNELS",
     "MAX_PAYLOAD_BYTES",

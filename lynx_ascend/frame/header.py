@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from ..codec.config import CodecConfig, Stream
+from ..codec.config import MAX_PAIRED_HEAD, CodecConfig, Stream
 from .errors import FrameError
 
 E = TypeVar("E", bound=IntEnum)
@@ -31,6 +31,7 @@ class CodecId(IntEnum):
 
     GRID = 1
     ALG1 = 2
+    PAIR = 3
     RAW = 16
     INT8 = 17
     INT4 = 18
@@ -38,7 +39,7 @@ class CodecId(IntEnum):
     @property
     def is_split(self) -> bool:
         """Whether the codec writes a residual beside the anchor."""
-        return self in (CodecId.GRID, CodecId.ALG1)
+        return self in (CodecId.GRID, CodecId.ALG1, CodecId.PAIR)
 
 
 class DType(IntEnum):
@@ -59,6 +60,12 @@ class Center(IntEnum):
 
     MIDRANGE = 0
     MEAN = 1
+
+
+# The split codecs, as CodecConfig calls them.
+CODEC_NAMES: dict[CodecId, Literal["grid", "alg1", "pair"]] = {
+    CodecId.GRID: "grid", CodecId.ALG1: "alg1", CodecId.PAIR: "pair",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,10 @@ class FrameHeader:
         if self.heads < 1 or self.head_dim < 1 or self.heads * self.head_dim > MAX_CHANNELS:
             name = "heads" if self.heads < 1 else "head_dim"
             raise self.error(name, f"{self.heads} x {self.head_dim} channels are outside 1 .. {MAX_CHANNELS}")
+        if self.codec is CodecId.PAIR and (self.head_dim % 4 or self.head_dim > MAX_PAIRED_HEAD):
+            raise self.error(
+                "head_dim", f"{self.head_dim} is not a multiple of 4 up to {MAX_PAIRED_HEAD}, as PAIR needs"
+            )
         if self.payload_bytes > MAX_PAYLOAD_BYTES:
             raise self.error("payload_bytes", f"{self.payload_bytes} is above {MAX_PAYLOAD_BYTES}")
         if self.stream is Stream.EXACT:
@@ -145,7 +156,7 @@ class FrameHeader:
         if not self.codec.is_split:
             raise ValueError(f"codec: {self.codec.name} has no CodecConfig")
         return CodecConfig(
-            "alg1" if self.codec is CodecId.ALG1 else "grid",
+            CODEC_NAMES[self.codec],
             alpha=self.alpha,
             center="mean" if self.center is Center.MEAN else "midrange",
             chunk=self.chunk,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lynx_ascend import _twin
-from lynx_ascend.codec.tables import tables
+from lynx_ascend.codec.tables import Tables, tables
 from tests.csrc.calls import Case
 
 Argument = tuple[int, int] | bytes | None
@@ -72,8 +72,14 @@ class TwinCase(Case):
             "anchor_stride": anchor.stride(0),
             "residual_stride": 0 if residual is None else residual.stride(0),
             "cores": self.cores,
+            "pairs": config.codec == "pair",
+            "head_dim": cache.shape[3],
         }
         return _twin.tiling(**(arguments | (changes or {})))
+
+    def table(self) -> Tables | None:
+        """The compander's; the linear grid's kernels do not look at theirs, and codec pair has none."""
+        return None if self.config.codec == "pair" else tables(self.config.codec, self.config.alpha or 0.0)
 
     def launch(self, kernel: str, arguments: list[Argument]) -> None:
         self.report = _twin.launch(f"lynx_{kernel}_{KERNEL_TYPE[self.x.dtype]}", self.cores, arguments)
@@ -82,18 +88,17 @@ class TwinCase(Case):
         anchor, residual = self.payloads()
         cache = self.filled()
         tiling = self.tiling(False, cache, anchor, residual)
-        table = buffer(tables(self.config.codec, self.config.alpha or 0.0).thresholds)
-        self.launch(
-            "encode", [*map(buffer, (cache, self.block_table)), table, buffer(anchor), buffer(residual), tiling]
-        )
+        table = self.table()
+        thresholds = None if table is None else table.thresholds
+        buffers = map(buffer, (cache, self.block_table, thresholds, anchor, residual))
+        self.launch("encode", [*buffers, tiling])
         return anchor, residual
 
     def decode(self, anchor: Tensor, residual: Tensor | None) -> Tensor:
         cache = self.cache()
         tiling = self.tiling(True, cache, anchor, residual)
-        table = tables(self.config.codec, self.config.alpha or 0.0)
-        levels = buffer(table.anchor_levels if residual is None else table.levels)
-        self.launch(
-            "decode", [buffer(anchor), buffer(residual), levels, buffer(self.block_table), buffer(cache), tiling]
-        )
+        table = self.table()
+        levels = None if table is None else table.anchor_levels if residual is None else table.levels
+        buffers = map(buffer, (anchor, residual, levels, self.block_table, cache))
+        self.launch("decode", [*buffers, tiling])
         return cache

@@ -15,27 +15,37 @@ from tests.ascend_kernels.calls import TwinCase
 from tests.csrc.pages import KINDS, draw_values
 
 DTYPES = [torch.bfloat16, torch.float16]
+CODECS = [("grid", 0.0), ("grid", 1.0), ("alg1", 100.0), ("pair", 0.0)]  # with alpha
+
+
+def uneven(x: torch.Tensor, seed: int) -> torch.Tensor:
+    """x with every channel scaled by a power of two, down to 1/16: codec pair meets all widths."""
+    powers = torch.randint(-4, 1, x.shape[1:], generator=torch.Generator().manual_seed(seed))
+    return (x * 2.0**powers).to(x.dtype)
 
 
 def draw_case(draw: random.Random) -> TwinCase:
     """A few pages with an edge somewhere: values, tails, the sink, the first token, alignment of blocks, cores."""
     chunk = draw.choice([16, 32, 64])
     page = draw.choice([size for size in (chunk, 2 * chunk, 3 * chunk, 256) if size % chunk == 0 and size <= 256])
-    codec = draw.choice(["grid", "grid", "alg1"])
+    codec = draw.choice(["grid", "grid", "alg1", "pair"])
+    alphas = {"grid": [0.0, 0.0, 1e-3, 1.0, 3.0, 1e6], "alg1": [0.5, 1.0, 15.0, 100.0, 1e6], "pair": [0.0]}
     config = CodecConfig(
         codec=codec,
-        alpha=draw.choice([0.5, 1.0, 15.0, 100.0, 1e6] if codec == "alg1" else [0.0, 0.0, 1e-3, 1.0, 3.0, 1e6]),
+        alpha=draw.choice(alphas[codec]),
         center=draw.choice(["mean", "midrange"]),
         chunk=chunk,
         page=page,
         sink_tokens=min(page, draw.choice([0, 1, 4, 33, 256])),
     )
-    heads, head_dim = draw.choice([(1, 64), (2, 64), (4, 80), (2, 96), (1, 192), (1, 576)])
+    shapes = [(1, 64), (2, 64), (4, 80), (2, 96), (1, 192), (1, 576)]
+    heads, head_dim = draw.choice([(1, 64), (2, 64), (9, 64), (1, 128), (3, 128)] if codec == "pair" else shapes)
     pages = draw.randint(1, 3)
     tokens = (pages - 1) * page + draw.randint(1, page)
     start = page * draw.randint(0, 2)
+    x = draw_values(draw.choice(KINDS), (tokens, heads, head_dim), draw.choice(DTYPES), draw.getrandbits(32))
     return TwinCase(
-        draw_values(draw.choice(KINDS), (tokens, heads, head_dim), draw.choice(DTYPES), draw.getrandbits(32)),
+        uneven(x, draw.getrandbits(32)) if codec == "pair" else x,
         config,
         start=start,
         block_size=draw.choice([16, 48, 128]),
@@ -53,7 +63,7 @@ def one_chunk(codec: str, alpha: float, ends: torch.Tensor) -> tuple[TwinCase, t
     anchor, at = encode_page(case.x, config)[0], case.layouts()[0]
     g0, g1 = (read_part(anchor, offset, 64, at.gamma_dtype).float() for offset in (0, at.gamma_max))
     mu, sigma = (read_part(anchor, offset, 64, at.metadata_dtype).view(1, 64) for offset in (at.mu, at.sigma))
-    c, s, _ = scales(g0, g1, mu, sigma, codec, torch.float16)
+    c, s = scales(g0, g1, mu, sigma, torch.float16)
     return case, c[0], s[0]
 
 
@@ -81,6 +91,31 @@ def on_thresholds(codec: str, alpha: float) -> TwinCase:
     return case
 
 
+def beside_width(times: float, head_dim: int) -> TwinCase:
+    """Pairs of which either channel's range is at most, or just more than, `times` the other's."""
+    half, heads, quarter = torch.float16, 128 // head_dim, head_dim // 4
+    small, above = torch.tensor([16.0, torch.inf], dtype=half)
+    large = torch.tensor(16.0 * times, dtype=half)
+    if large > 16.0 * times:
+        large = torch.nextafter(large, -above)
+    over = torch.nextafter(large, above)
+    ends = torch.stack([small, large, small, over, large, small, over, small]).repeat(16)
+    x = torch.zeros(64, heads, head_dim, dtype=half)
+    x[0] = ends.view(heads, 2, quarter, 2).transpose(2, 3).reshape(heads, head_dim)
+    x[1] = -x[0]
+    return TwinCase(x, CodecConfig(codec="pair", sink_tokens=0))
+
+
+def beyond_scale(codec: str, dtype: torch.dtype) -> TwinCase:
+    """Elements that a scale, cut to keep values finite, does not cover: a mean far from the middle of T's range."""
+    x = torch.full((32, 1, 128), torch.finfo(dtype).max, dtype=dtype)
+    x[::8] *= -1
+    x[1] /= 2
+    x[..., ::2] *= -1
+    config = CodecConfig(codec=codec, alpha=0.0, center="mean", page=32, sink_tokens=0)  # type: ignore[arg-type]
+    return TwinCase(x, config)
+
+
 def hidden_loads(report: dict[str, Any]) -> list[float]:
     """For each core the part of its loads' cycles during which its vector pipe was busy as well.
 
@@ -89,7 +124,9 @@ def hidden_loads(report: dict[str, Any]) -> list[float]:
     parts = []
     for core in report["cores"]:
         loads, busy = ([(s, e) for pipe, _, s, e in core["timeline"] if pipe == wanted] for wanted in ("MTE2", "V"))
-        loads = [(start, end) for start, end in loads if start >= busy[0][0]]
+        # Constants may be written while they are on their way.
+        begin = next(s for pipe, call, s, _ in core["timeline"] if pipe == "V" and call != "Duplicate")
+        loads = [(start, end) for start, end in loads if start >= begin]
         both = sum(max(0.0, min(end, until) - max(start, since)) for start, end in loads for since, until in busy)
         parts.append(both / sum(end - start for start, end in loads))
     return parts

@@ -100,7 +100,7 @@ MUTANTS = [
     decode(
         "levels are not freed",
         "leak: a tensor of a queue was not freed",
-        ("    if (t_.companded) table_.FreeTensor(table);\n", ""),
+        ("    if (t_.companded || t_.quarter) table_.FreeTensor(table);\n", ""),
     ),
     decode(
         "a tile behind the last is loaded",
@@ -212,7 +212,7 @@ MUTANTS = [
     decode(
         "nibbles are widened in place",
         "overlap: source and destination overlap in part",
-        ("unpack(out.template ReinterpretCast<half>()", "unpack(values_.template Get<half>()"),
+        ("coarse = out.template ReinterpretCast<half>()", "coarse = values_.template Get<half>()"),
     ),
     decode(
         "levels are gathered over their offsets",
@@ -270,6 +270,42 @@ MUTANTS = [
         "cores: GM byte",
         ("smaller(rows, t.block_size - row)}", "rows}"),
         file="page.h",
+    ),
+    # The same in codec pair.
+    decode(
+        "levels of pairs are not clamped",
+        VALUES,
+        ("      Max(level[lane], level[lane], least_[lane], count, rows, down);\n", ""),
+        file="pair_decoder.h",
+    ),
+    decode(
+        "both channels of a pair have the first one's steps",
+        VALUES,
+        ("Muls(gap_[quarter_], power_, (half)8.0f,", "Muls(gap_[quarter_], up_, (half)8.0f,"),
+        file="pair_decoder.h",
+    ),
+    decode(
+        "the second channel's share of the residual is the first one's",
+        VALUES,
+        ("mask(bytes[3 * m], residual, low_, rows)", "mask(bytes[3 * m], residual, high_, rows)"),
+        file="pair_decoder.h",
+    ),
+    decode(
+        "a last odd row has no levels",
+        "undefined: reads UB byte",
+        ("      if (left)\n", "      if (left > 1)\n"),
+        file="pair_decoder.h",
+    ),
+    decode(
+        "all slices have the first one's widths",
+        VALUES,
+        ("payload[page.widths + tile.lane / 4]", "payload[page.widths]"),
+    ),
+    decode(
+        "a width has no entry in the table of steps",
+        "undefined: reads UB byte",
+        ("bits < kMostBits", "bits + 1 < kMostBits"),
+        file="pair_decoder.h",
     ),
     # Right values, but no overlap.
     decode(

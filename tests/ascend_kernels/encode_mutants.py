@@ -214,7 +214,7 @@ MUTANTS = [
     encode(
         "a stride in elements",
         "range: ",
-        ("UnaryRepeatParams{1, 1, kBlocks, 0}", "UnaryRepeatParams{1, 1, kLanes * 4, 0}"),
+        ("rows, UnaryRepeatParams{1, 1, kBlocks, 0}", "rows, UnaryRepeatParams{1, 1, kLanes * 4, 0}"),
     ),
     encode(
         "places are rounded in place",
@@ -228,7 +228,7 @@ MUTANTS = [
         "a short chunk is padded by a row from the row before",
         "overlap: repeat 1 reads",
         ("Adds(values[rows * kLanes], first, 0.0f,", "Adds(values[rows * kLanes], values[(rows - 1) * kLanes], 0.0f,"),
-        ("UnaryRepeatParams{1, 1, kBlocks, 0}", "UnaryRepeatParams{1, 1, kBlocks, kBlocks}"),
+        ("rows, UnaryRepeatParams{1, 1, kBlocks, 0}", "rows, UnaryRepeatParams{1, 1, kBlocks, kBlocks}"),
     ),
     encode(
         "a negative whole number becomes a byte",
@@ -298,6 +298,59 @@ MUTANTS = [
         "bounds: GM",
         ("smaller(rows, t.block_size - row)}", "rows}"),
         file="page.h",
+    ),
+    # The same in codec pair.
+    encode(
+        "a scale that just does not exceed its partner's has a bit more",
+        VALUES,
+        ("CMPMODE::GT", "CMPMODE::GE"),
+        file="pair_encoder.h",
+    ),
+    encode(
+        "a channel's scale is compared with its own",
+        VALUES,
+        ("    exchange(partner, sums_);\n", "    Adds(partner, sums_, 0.0f, kLanes);\n"),
+        file="pair_encoder.h",
+    ),
+    encode(
+        "a chunk in the middle does not count",
+        VALUES,
+        (
+            "if (kept > added) Adds(sums_[added * kLanes], sigma[added * kLanes],",
+            "if (kept > added) Adds(sums_[added * kLanes], sigma,",
+        ),
+        file="pair_encoder.h",
+    ),
+    encode(
+        "indices are not clamped",
+        VALUES,
+        ("    Min(index, index, most_, kRepeat, n / kRepeat, down);\n", ""),
+        file="pair_encoder.h",
+    ),
+    encode(
+        "the first channel has a bit less in the anchor",
+        VALUES,
+        ("Muls(part, scratch, 256.0f, kLanes)", "Muls(part, scratch, 128.0f, kLanes)"),
+        file="pair_encoder.h",
+    ),
+    encode(
+        "the widths of a tile's pairs are stored channel by channel",
+        VALUES,
+        ("UnaryRepeatParams{1, apart, 8, 8}", "UnaryRepeatParams{1, 1, 8, 8}"),
+        file="pair_encoder.h",
+    ),
+    encode(
+        "widths are chosen after metadata is handed over",
+        "order: MTE3 reads the block",
+        (
+            "    if (t_.quarter) pairs().choose(chunks_.sigma, gamma.half, page.chunks, out[kWidths]);\n" + HAND_OVER,
+            HAND_OVER + "    if (t_.quarter) pairs().choose(chunks_.sigma, gamma.half, page.chunks, out[kWidths]);\n",
+        ),
+    ),
+    encode(
+        "all slices of widths are stored in the first one's place",
+        "order: MTE3 writes GM byte",
+        ("payload[page.widths + lane / 4]", "payload[page.widths]"),
     ),
     # Right values, but no overlap.
     encode(

@@ -19,9 +19,10 @@ import pytest
 import torch
 
 from lynx_ascend.codec.config import CodecConfig
+from lynx_ascend.codec.pairs import _FIFTH
 from tests.ascend_kernels import calls, decode_mutants, encode_mutants
 from tests.ascend_kernels.calls import TwinCase
-from tests.ascend_kernels.cases import DTYPES, hidden_loads, on_thresholds
+from tests.ascend_kernels.cases import DTYPES, beside_width, beyond_scale, hidden_loads, on_thresholds, uneven
 from tests.ascend_kernels.mutants import OVERLAP, VALUES, Mutant
 from tests.ascend_kernels.rules import rules_of_launches
 from tests.csrc.calls import Case, raw_bytes
@@ -69,6 +70,13 @@ def small(kind: str, dtype: torch.dtype, config: CodecConfig, heads: int = 2) ->
     return TwinCase(x, config, start=32, first=70, block_size=48, cores=2)
 
 
+def paired(dtype: torch.dtype, heads: int, head_dim: int) -> TwinCase:
+    """Six pages of three chunks, the last of them short, in slices of 192 channels or less."""
+    x = uneven(draw_values("normal", (5 * 48 + 37, heads, head_dim), dtype, 1), 1)
+    config = CodecConfig(codec="pair", chunk=16, page=48, sink_tokens=5)
+    return TwinCase(x, config, first=3, block_size=48, cores=2)
+
+
 @cache
 def cases() -> list[TwinCase]:
     """At least four tiles a core each, but for one. How pipes overlap is judged by the first."""
@@ -77,10 +85,14 @@ def cases() -> list[TwinCase]:
     zeros = draw_values("sparse", (9 * 32, 2, 64), torch.bfloat16, 2)
     return [
         TwinCase(x, CodecConfig(), block_size=48, cores=4),
+        paired(torch.bfloat16, 3, 128),
+        paired(torch.float16, 5, 64),
+        beside_width(_FIFTH, 128),
         small("normal", torch.float16, CodecConfig(codec="alg1", **short), heads=5),
         small("normal", torch.bfloat16, CodecConfig(alpha=1.0, **short)),
         *(small(kind, dtype, CodecConfig(center="mean", **short)) for kind in KINDS for dtype in DTYPES),
         on_thresholds("alg1", 1.0),
+        beyond_scale("pair", torch.float16),
         TwinCase(torch.where(zeros == 0, -0.0, zeros.abs()), CodecConfig(**short), cores=2),
     ]
 

@@ -16,7 +16,12 @@ from tests.ascend_kernels.cases import DTYPES
 from tests.csrc.calls import raw_bytes
 
 TOKENS = 600  # two pages and a tail
-CONFIGS = {"default": CodecConfig(), "alpha 1": CodecConfig(alpha=1.0), "alg1": CodecConfig(codec="alg1")}
+CONFIGS = {
+    "default": CodecConfig(),
+    "alpha 1": CodecConfig(alpha=1.0),
+    "alg1": CodecConfig(codec="alg1"),
+    "pair": CodecConfig(codec="pair"),
+}
 
 
 @pytest.fixture(scope="module")

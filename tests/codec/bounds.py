@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from lynx_ascend.codec import reference
+from lynx_ascend.codec import pairs, reference
 from lynx_ascend.codec.config import CodecConfig
 from lynx_ascend.codec.layout import page_layout, read_part
 
@@ -26,12 +26,18 @@ def error_bound(
         read_part(anchor, at, layout.chunks * channels, layout.metadata_dtype).view(-1, channels)
         for at in (layout.mu, layout.sigma)
     )
-    c, s, _ = (part.double() for part in reference.scales(g0, g1, mu, sigma, config.codec, dtype))
-    top = 255.0 if config.codec == "grid" else 1.0
+    c, s = (part.double() for part in reference.scales(g0, g1, mu, sigma, dtype))
+    top = 1.0 if config.codec == "alg1" else 255.0
     s0 = sigma.double() / top * (g1.double() - g0.double())
-    steps, width = (120 if config.codec == "grid" else 112), (0.5 if both else 8.5)
     a = float(config.alpha)
-    delta = -(1 + a) * math.expm1(-width / steps * math.log1p(a)) / a if a else width / steps
+    if config.codec == "pair":
+        nibbles = read_part(anchor, layout.widths, channels // 4, torch.uint8)
+        first = torch.stack([nibbles & 15, nibbles >> 4], 1).flatten().double()
+        bits = pairs.whole(first, 8 - first, shape[2])
+        delta = (0.5 + (0.0 if both else 2.0 ** (7 - bits))) / (128 - 2.0 ** (7 - bits))
+    else:
+        steps, width = (120 if config.codec == "grid" else 112), (0.5 if both else 8.5)
+        delta = -(1 + a) * math.expm1(-width / steps * math.log1p(a)) / a if a else width / steps
     coding = torch.maximum(s0 - s, s * delta)
     rounding = 2.0**-20 * (c.abs() + s0) + ROUNDING[dtype] * (c.abs() + s)
     tiny = 2.0**-138 + HALF_SUBNORMAL[dtype] + 2.0**-148 * (g1.double() - g0.double())

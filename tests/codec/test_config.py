@@ -11,7 +11,8 @@ from lynx_ascend.codec.config import CodecConfig
 
 
 def test_defaults_are_filled_in_and_alpha_is_fp32() -> None:
-    grid, alg1 = CodecConfig(), CodecConfig(codec="alg1")
+    grid, alg1, pair = CodecConfig(), CodecConfig(codec="alg1"), CodecConfig(codec="pair")
+    assert (pair.alpha, pair.center) == (0.0, "midrange")
     assert (grid.alpha, grid.center) == (0.0, "midrange") and (alg1.alpha, alg1.center) == (100.0, "mean")
     assert CodecConfig(alpha=0.1).alpha == 0.10000000149011612
     assert type(CodecConfig(alpha=3).alpha) is float

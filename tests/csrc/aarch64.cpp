@@ -18,7 +18,7 @@ using namespace lynx;
 
 struct Header {
   int64_t type;  // 0 bf16, 1 fp16, 2 fp32
-  int64_t start, tokens, page, chunk, sink_tokens, fp32_metadata, mean, first;
+  int64_t start, tokens, page, chunk, sink_tokens, fp32_metadata, pairs, mean, first;
   int64_t heads, head_dim, block_size, blocks, offset, strides[4];  // of the cache, in elements
   int64_t thresholds, tables, cache_bytes, anchor_stride, residual_stride;
 };
@@ -36,8 +36,8 @@ void write(std::ostream& out, const std::vector<uint8_t>& bytes) {
 
 template <typename T>
 void run(const Header& h, std::istream& in, std::ostream& out) {
-  const CodecCall call{h.start, h.tokens,   h.page,   h.chunk, h.sink_tokens, h.fp32_metadata != 0,
-                       h.heads, h.head_dim, sizeof(T)};
+  const CodecCall call{h.start,      h.tokens, h.page,     h.chunk,  h.sink_tokens, h.fp32_metadata != 0,
+                       h.pairs != 0, h.heads,  h.head_dim, sizeof(T)};
   const auto thresholds = read<float>(in, h.thresholds);
   const auto levels = read<float>(in, h.tables * 256), anchor_levels = read<float>(in, h.tables * 16);
   const auto ids = read<int64_t>(in, h.blocks);

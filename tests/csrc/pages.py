@@ -34,13 +34,22 @@ def draw_values(kind: str, shape: tuple[int, ...], dtype: torch.dtype, seed: int
     return x.to(dtype)
 
 
+def spread(x: torch.Tensor) -> torch.Tensor:
+    """x with scales that grow over a head's channels, so that pairs share their bits in every way."""
+    return (x * torch.logspace(-2, 0, x.shape[2])).to(x.dtype)
+
+
 def draw_case(draw: random.Random, full: bool) -> Case:
     """Pages of up to 48 tokens and 200 channels, or, if `full`, of the default size and a real model's channels."""
     chunk = draw.choice([16, 32] if full else [1, 2, 3, 7, 8, 16])
     page = 256 if full else chunk * draw.randint(1, 3)
+    codec, alpha = (
+        draw.choice(["grid", "grid", "alg1", "pair"]),
+        draw.choice([0.0, 0.0, 0.5, 1.0, 3.0, 15.0, 100.0, 1e6]),
+    )
     config = CodecConfig(
-        codec=draw.choice(["grid", "grid", "alg1"]),
-        alpha=draw.choice([0.0, 0.0, 0.5, 1.0, 3.0, 15.0, 100.0, 1e6]),
+        codec=codec,
+        alpha=0.0 if codec == "pair" else alpha,
         center=draw.choice(["mean", "midrange"]),
         chunk=chunk,
         page=page,
@@ -52,10 +61,15 @@ def draw_case(draw: random.Random, full: bool) -> Case:
         if full
         else [(1, 1), (3, 5), (2, 16), (1, 33), (1, 64), (2, 80), (1, 96), (1, 128), (1, 192), (7, 11)]
     )
+    if codec == "pair":
+        head_dim = -(-head_dim // 4) * 4
     tokens = (pages - 1) * page + draw.randint(1, page)
     start = page * draw.randint(0, 2)
+    x = draw_values(draw.choice(KINDS), (tokens, heads, head_dim), draw.choice(DTYPES), draw.getrandbits(32))
+    if codec == "pair":
+        x = spread(x)
     return Case(
-        draw_values(draw.choice(KINDS), (tokens, heads, head_dim), draw.choice(DTYPES), draw.getrandbits(32)),
+        x,
         config,
         start=start,
         block_size=draw.choice([16, 32, 128] if full else [1, 4, 16, 32, 64, 128]),

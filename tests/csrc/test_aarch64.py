@@ -44,7 +44,14 @@ def written(case: Case) -> bytes:
     anchor, residual = case.payloads()
     table = tables(config.codec, config.alpha or 0.0) if config.codec == "alg1" or config.alpha else None
     header = [DTYPES.index(case.x.dtype), case.start, case.x.shape[0], config.page, config.chunk, config.sink_tokens]
-    header += [config.codec == "alg1", config.center == "mean", case.first, *case.x.shape[1:], case.block_size]
+    header += [
+        config.codec == "alg1",
+        config.codec == "pair",
+        config.center == "mean",
+        case.first,
+        *case.x.shape[1:],
+        case.block_size,
+    ]
     header += [len(case.block_ids), cache.storage_offset(), *cache.stride()]
     header += [0 if table is None else len(table.thresholds), table is not None]
     header += [len(raw_bytes(cache)), anchor.stride(0), residual.stride(0)]

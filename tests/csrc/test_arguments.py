@@ -59,6 +59,7 @@ BOTH: list[tuple[dict[str, Any], str]] = [
     ({"anchor": torch.zeros(2, 1088, dtype=torch.uint8)[:, ::2]}, "anchor: last stride is 2"),
     ({"residual": torch.zeros(2, 223, dtype=torch.uint8)}, "residual: rows of 223 bytes, a page needs 224"),
     ({"residual": torch.zeros(448, dtype=torch.uint8)}, "residual: is Byte with 1 dimensions"),
+    ({"pairs": True}, "pairs: take no tables"),
 ]
 ONLY_ENCODE: list[tuple[dict[str, Any], str]] = [
     ({"thresholds": torch.zeros(225)}, "thresholds: has 225 entries, expected 240"),

@@ -14,7 +14,7 @@ from lynx_ascend.codec.layout import bad_metadata, read_part
 from lynx_ascend.codec.reference import scales
 from lynx_ascend.codec.tables import steps, tables
 from tests.csrc.calls import Case, assert_equal, assert_same_bits, raw_bytes, using
-from tests.csrc.pages import DTYPES, KINDS, draw_cases, draw_values
+from tests.csrc.pages import DTYPES, KINDS, draw_cases, draw_values, spread
 
 ISAS = _C.supported_isas()
 
@@ -31,9 +31,10 @@ def test_ten_thousand_pages() -> None:
 def cases(draw: st.DrawFn) -> Case:
     chunk = draw(st.sampled_from([1, 2, 3, 7, 8, 32, 64]))
     page = chunk * draw(st.integers(1, 5))
+    codec = draw(st.sampled_from(["grid", "alg1", "pair"]))
     config = CodecConfig(
-        codec=draw(st.sampled_from(["grid", "alg1"])),
-        alpha=draw(st.sampled_from([0.0, 1.0, 3.0, 100.0, 1e6])),
+        codec=codec,
+        alpha=0.0 if codec == "pair" else draw(st.sampled_from([0.0, 1.0, 3.0, 100.0, 1e6])),
         center=draw(st.sampled_from(["mean", "midrange"])),
         chunk=chunk,
         page=page,
@@ -42,12 +43,16 @@ def cases(draw: st.DrawFn) -> Case:
     shape = (
         draw(st.integers(1, 3 * page)),
         draw(st.integers(1, 4)),
-        draw(st.sampled_from([1, 2, 3, 5, 16, 33, 64, 80, 96, 300])),
+        draw(
+            st.sampled_from(
+                [4, 8, 12, 64, 80, 96, 128, 300] if codec == "pair" else [1, 2, 3, 5, 16, 33, 64, 80, 96, 300]
+            )
+        ),
     )
     kind, seed = draw(st.sampled_from(KINDS)), draw(st.integers(0, 2**32))
     x = draw_values(kind, shape, draw(st.sampled_from(DTYPES)), seed)
     return Case(
-        x,
+        spread(x) if codec == "pair" else x,
         config,
         start=page * draw(st.integers(0, 2)),
         block_size=draw(st.sampled_from([1, 4, 16, 128])),
@@ -72,7 +77,7 @@ def test_elements_on_and_beside_every_threshold(codec: str, alpha: float) -> Non
     anchor, (at,) = case.encode()[0][0], case.layouts()
     g0, g1 = (read_part(anchor, offset, 4, torch.float32) for offset in (0, at.gamma_max))
     mu, sigma = (read_part(anchor, offset, 4, at.metadata_dtype).view(1, 4) for offset in (at.mu, at.sigma))
-    c, s, _ = scales(g0, g1, mu, sigma, config.codec, torch.float32)
+    c, s = scales(g0, g1, mu, sigma, torch.float32)
     thresholds = tables(codec, alpha).thresholds
     on = (c + thresholds.view(-1, 1) * (s / steps(codec))).clamp(x[0, 0], x[1, 0])
     up = torch.nextafter(on, torch.tensor(torch.inf))
@@ -94,14 +99,32 @@ def test_exact_ties(codec: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_pairs_of_all_widths_meet_their_ties(dtype: torch.dtype) -> None:
+    """Channels whose scales are powers of two apart, each with elements halfway between its levels."""
+    up, down = torch.tensor([1.0, 1.0, 1.0, 2.0, 8.0, 2.0]), torch.tensor([8.0, 2.0, 1.0, 1.0, 1.0, 64.0])
+    x = torch.randint(-256, 257, (256, 3, 24), generator=torch.Generator().manual_seed(11)) / 256.0
+    x[0], x[1] = -1.0, 1.0
+    case = Case((x * torch.cat([up, down, down, up])).to(dtype), CodecConfig("pair", chunk=32, page=256))
+    at = case.layouts()[0]
+    widths = read_part(case.encode()[0][0], at.widths, 18, torch.uint8)
+    assert {*(widths & 15).tolist(), *(widths >> 4).tolist()} == {2, 3, 4, 5, 6}
+    assert_same_bits(case)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_scale_cut_to_keep_values_finite_does_not_cover_its_chunk(dtype: torch.dtype) -> None:
     """A mean far from the middle of the type's whole range: elements beyond the scale take the last level."""
     most = torch.finfo(dtype).max
     x = torch.full((32, 1, 97), most, dtype=dtype)
     x[::8] = -most
     x[1] = most / 2
-    for codec in ("grid", "alg1"):
-        assert_same_bits(Case(x, CodecConfig(codec=codec, alpha=0.0, center="mean", chunk=32, page=32, sink_tokens=0)))
+    for codec in ("grid", "alg1", "pair"):
+        assert_same_bits(
+            Case(
+                x[..., :96] if codec == "pair" else x,
+                CodecConfig(codec=codec, alpha=0.0, center="mean", chunk=32, page=32, sink_tokens=0),
+            )
+        )
 
 
 @pytest.mark.parametrize("channels", [1, 7, 9, 16, 33])

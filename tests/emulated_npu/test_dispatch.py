@@ -22,6 +22,7 @@ NAMED = {
     "companded": CodecConfig(alpha=1.0),
     "mean": CodecConfig(alpha=3.0, center="mean", chunk=16),
     "alg1": CodecConfig(codec="alg1"),
+    "pair": CodecConfig(codec="pair"),
 }
 DTYPES = (torch.bfloat16, torch.float16)
 
@@ -69,7 +70,7 @@ def test_exact_is_the_input() -> None:
     assert torch.equal(kv.decode("exact").cpu().view(torch.int16), x.cpu().view(torch.int16))
 
 
-@pytest.mark.parametrize("method", ["lynx", "alg1", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("method", ["lynx", "alg1", "pair", "bf16", "int8", "int4"])
 def test_pages_from_and_into_device_caches(method: str) -> None:
     """Frames equal the CPU's; pages are written from `first` on, whichever table the caller has."""
     tokens, first = 300, 40

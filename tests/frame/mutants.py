@@ -247,7 +247,8 @@ def _parts(header: FrameHeader) -> list[tuple[int, int, int]]:
         (0, at.gamma_max, gamma),
         (at.gamma_max, at.mu, gamma),
         (at.mu, at.sigma, scale),
-        (at.sigma, at.sink, scale),
+        (at.sigma, at.widths, scale),
+        (at.widths, at.sink, 1),
         (at.sink, at.codes, dtype.itemsize),
     ]
 

@@ -25,8 +25,8 @@ FIELDS = frozenset(
     (
         "size", "magic", "version", "stream", "codec", "dtype", "center", "kv", "chunk", "page", "tokens", "heads",
         "head_offset", "head_dim", "layer", "sink_tokens", "reserved", "page_index", "token_offset", "alpha",
-        "payload_bytes", "generation", "checksum", "is_value", "gamma_min", "gamma_max", "mu", "sigma", "sink", "codes",
-        "low", "scale", "values", "reconstruction", "distances", "residual",
+        "payload_bytes", "generation", "checksum", "is_value", "gamma_min", "gamma_max", "mu", "sigma", "widths",
+        "sink", "codes", "low", "scale", "values", "reconstruction", "distances", "residual",
     )
 )  # fmt: skip
 STREAMS: tuple[StreamName, ...] = ("anchor", "residual", "exact")

@@ -101,7 +101,7 @@ def test_oversized() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("magic", b"LYNY"), ("version", 0), ("version", 2), ("stream", 3), ("codec", 0), ("codec", 3),
+        ("magic", b"LYNY"), ("version", 0), ("version", 2), ("stream", 3), ("codec", 0), ("codec", 4),
         ("dtype", 0), ("dtype", 4), ("center", 2), ("kv", 2), ("chunk", 0), ("chunk", 1025), ("page", 0),
         ("page", 257), ("page", 33024), ("tokens", 0), ("tokens", 257), ("heads", 0), ("head_dim", 0),
         ("head_dim", 40000), ("sink_tokens", 257), ("reserved", 1), ("token_offset", 1281), ("alpha", float("nan")),

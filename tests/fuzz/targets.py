@@ -123,7 +123,9 @@ def pull_args(data: bytes) -> None:
         method, tokens = Producer._read_args(SimpleNamespace(), held, args, sink)  # type: ignore[arg-type]
     except PullError:
         return
-    assert method in ("bf16", "int8", "int4", "lynx", "alg1") and tokens == 40 and all(rate > 0 for rate in rates)
+    assert (
+        method in ("bf16", "int8", "int4", "lynx", "alg1", "pair") and tokens == 40 and all(rate > 0 for rate in rates)
+    )
 
 
 def transfer_params(data: bytes) -> None:

@@ -24,6 +24,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SPLIT = {
     "grid": CodecConfig(codec="grid", alpha=0.0, center="midrange", chunk=8, page=32, sink_tokens=4, exact=True),
     "companded": CodecConfig(codec="grid", alpha=1.0, center="mean", chunk=16, page=32, sink_tokens=0, exact=False),
+    "pair": CodecConfig(codec="pair", alpha=0.0, center="midrange", chunk=8, page=32, sink_tokens=4, exact=True),
     "alg1": CodecConfig(codec="alg1", alpha=100.0, center="mean", chunk=8, page=32, sink_tokens=4, exact=True),
 }
 # Methods of one stream take the page alone from their config.

@@ -93,7 +93,7 @@ def test_both_streams_at_once(engine: Any, prompts: list[list[int]], monkeypatch
     engine.assert_clean()
 
 
-@pytest.mark.parametrize("method", ["bf16", "int8", "int4", "alg1"])
+@pytest.mark.parametrize("method", ["bf16", "int8", "int4", "alg1", "pair"])
 def test_other_methods_answer(engine: Any, prompts: list[list[int]], method: str) -> None:
     prompt = prompts[0]
     exact = engine.answer(prompt)
