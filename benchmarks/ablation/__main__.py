@@ -38,14 +38,18 @@ def main() -> None:
     path = ensure_model()
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    wanted, results = variants(), _Results(arguments.output / "rows.jsonl")
+    every, results = variants(), _Results(arguments.output / "rows.jsonl")
+    families = {"default", *(arguments.families or (variant.family for variant in every))}
+    if unknown := families - {variant.family for variant in every}:
+        sys.exit(f"--families: {unknown.pop()!r} is none of {', '.join(dict.fromkeys(v.family for v in every))}")
+    wanted = [variant for variant in every if variant.family in families]
     each = arguments.prompts // 2
     sources = (meeting_prompts(tokenizer, arguments.qmsum, each), question_prompts(tokenizer, arguments.mmlu_pro, each))
     for i, (name, ids) in enumerate(prompt for pair in zip(*sources, strict=True) for prompt in pair):
         started = time.monotonic()
         line = results.of(name, ids)
         line |= {"tokens": len(ids) - 1, "channels": model.config.num_key_value_heads * model.config.head_dim}
-        with_engine = ENGINE_VARIANTS if i < ENGINE_PROMPTS else ()
+        with_engine = ENGINE_VARIANTS if i < ENGINE_PROMPTS and not arguments.families else ()
         if _measure(model, ids, wanted, with_engine, line, arguments.output / "kv" / f"{line['prompt']}.pt"):
             results.save()
             print(f"{name}: {len(ids)} tokens, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
@@ -58,7 +62,7 @@ def main() -> None:
             errors |= {variant.name: attention_errors(yardstick, case, variant) for variant in missing}
             results.save()
             print(f"attention error, {name}", file=sys.stderr, flush=True)
-    write_report(wanted, results.lines, arguments.docs)
+    write_report(wanted, results.lines, arguments.docs, whole=not arguments.families)
 
 
 def _measure(
@@ -106,6 +110,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--qmsum", type=Path, required=True, help="QMSum meetings, jsonl in the published format")
     parser.add_argument("--mmlu-pro", type=Path, required=True, help="MMLU-Pro questions, jsonl")
     parser.add_argument("--prompts", type=int, default=60, help="how many, half from either (60)")
+    parser.add_argument("--families", nargs="+", help="which tables, by the names in the page's marks (all)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("out/ablation"))
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="where ablation.md is and ablation.png goes")

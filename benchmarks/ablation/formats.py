@@ -77,13 +77,17 @@ class Grid:
         pages = rows.flatten(2, 3)
         g0, g1 = pages.amin(2).unsqueeze(2), pages.amax(2).unsqueeze(2)
         c, s = self._center_and_scale(rows.amin(3), rows.amax(3), g0, g1)
+        fine = 2.0 ** (self.anchor_bits + self.residual_bits - self._widths(s))
         c, s = c.unsqueeze(3), s.unsqueeze(3)
-        fine = 1 << self.residual_bits
-        n = ((1 << self.anchor_bits) - 1) * fine / 2
+        n = (2.0 ** (self.anchor_bits + self.residual_bits) - fine) / 2
         index = (((rows - c) / s.clamp_min(1e-30)).clamp(-1, 1) * n + n).round()
-        coarse = ((index + fine // 2 - 1) / fine).floor() * fine
+        coarse = ((index + fine / 2 - 1) / fine).floor() * fine
         parts = ((c + s * (level / n - 1)).flatten(1, 3)[:, :tokens].to(x.dtype) for level in (coarse, index))
         return _raw_first(Pair(*parts), x, self.sink)
+
+    def _widths(self, s: Tensor) -> Tensor:
+        """Bits in the anchor, to go with s.unsqueeze(3). s: [layers, pages, chunks, heads, head_dim]."""
+        return torch.tensor(float(self.anchor_bits))
 
     def _center_and_scale(self, low: Tensor, high: Tensor, g0: Tensor, g1: Tensor) -> tuple[Tensor, Tensor]:
         c = (low + high) / 2
@@ -101,6 +105,39 @@ class Grid:
         metadata = (2 * (self.metadata or 32) * chunks + gamma + 16 * self.sink) / tokens
         coded = 1 - self.sink / tokens
         return coded * self.anchor_bits + metadata, coded * (self.anchor_bits + self.residual_bits) + metadata
+
+
+@dataclass(frozen=True)
+class Paired(Grid):
+    """Two channels of a head share 8 bits of the anchor: whose scales, summed over a page, are `fifth` times its
+    partner's has 5, `sixth` times 6. Partners are neighbours ("next"), a half head apart ("half": rotated together by
+    RoPE), a quarter ("quarter": codec `pair`), or, of all channels in order of scale, the first and the last and so on
+    ("sorted": what a free choice would give)."""
+
+    partner: str = "quarter"
+    fifth: float = 1.5
+    sixth: float = 6.0
+
+    def _widths(self, s: Tensor) -> Tensor:
+        extent = s.sum(2)
+        dim = extent.shape[3]
+        places = torch.arange(dim).expand_as(extent)
+        if self.partner == "sorted":
+            order = extent.argsort(3, descending=True)
+            first, second = order[..., : dim // 2], order[..., dim // 2 :].flip(3)
+        else:
+            apart = {"next": 1, "quarter": dim // 4, "half": dim // 2}[self.partner]
+            first, second = places.unflatten(3, (-1, 2, apart)).unbind(4)
+            first, second = first.flatten(3), second.flatten(3)
+        a, b = extent.gather(3, first), extent.gather(3, second)
+        more = sum((a > times * b).float() - (b > times * a).float() for times in (self.fifth, self.sixth))
+        widths = torch.empty_like(extent).scatter(3, first, 4 + more).scatter(3, second, 4 - more)
+        return widths[:, :, None, None]
+
+    def bits(self, tokens: int, channels: int) -> tuple[float, float]:
+        widths = 2 * -(-tokens // self.page) / tokens  # a nibble a pair, of sorted ones not told which they are
+        anchor, full = super().bits(tokens, channels)
+        return anchor + widths, full + widths
 
 
 @dataclass(frozen=True)
@@ -188,6 +225,11 @@ def variants() -> list[Variant]:
     rows.append(Variant("V by token, groups of 32", "K and V", wide, TokenGroups()))
     for alpha in (0.5, 1.0, 2.0):
         rows.append(_both(f"chunk 16, alpha {alpha:g}", "chunk", Shipped(CodecConfig(chunk=16, alpha=alpha))))
+    rows.append(_both("pair", "pairs", Shipped(CodecConfig("pair"))))
+    rows += [_both(f"pair, chunk {chunk}", "pairs", Shipped(CodecConfig("pair", chunk=chunk))) for chunk in (16, 64)]
+    rows += [_both(f"pair, {partner}", "pairs", Paired(partner=partner)) for partner in ("next", "half", "sorted")]
+    for fifth, sixth in ((1.1, 3.0), (1.25, 4.0), (1.5, 4.0), (1.5, 8.0), (2.0, 6.0), (2.0, 10.0), (3.0, 12.0)):
+        rows.append(_both(f"pair, from {fifth:g} and {sixth:g}", "pairs", Paired(fifth=fifth, sixth=sixth)))
     rows.append(_both("alg1", "published", Shipped(CodecConfig("alg1", sink_tokens=0))))
     rows.append(_both("alg1, raw sink", "published", Shipped(CodecConfig("alg1"))))
     rows.append(_both("INT4 | INT8, tensor", "published", Linear()))

@@ -31,13 +31,17 @@ class Summary(NamedTuple):
     errors: tuple[float, float]
 
 
-def write_report(variants: Sequence[Variant], lines: Lines, docs: Path) -> None:
-    """Rewrites the marked tables of docs/ablation.md, and its figure."""
+def write_report(variants: Sequence[Variant], lines: Lines, docs: Path, *, whole: bool) -> None:
+    """Rewrites the tables of docs/ablation.md that these variants are in; if they are the whole, also those over
+    several families, and the figure."""
     summaries = _summarise(variants, lines)
     page = docs / "ablation.md"
     text = page.read_text(encoding="utf-8")
     for family in dict.fromkeys(variant.family for variant in variants[1:]):
         text = _replace(text, family, _table([s for s in summaries if s.variant.family in ("default", family)]))
+    if not whole:
+        page.write_text(text, encoding="utf-8")
+        return
     front = [s for s in sorted(summaries, key=lambda s: s.bits[0]) if _on_front(s, summaries)]
     text = _replace(text, "front", _table(front))
     text = _replace(text, "engine", _engine_table(lines))

@@ -23,10 +23,11 @@ from lynx_ascend.codec.baselines.turboquant import TurboQuant
 from lynx_ascend.codec.baselines.uncompressed import HighByteFirst, Uncompressed
 from lynx_ascend.evaluation.ours import AnchorOnly, Lynx
 
-OURS = "lynx"
+OURS = "pair"  # what others are compared with
 METHODS: dict[str, Method] = {
     "bf16": Uncompressed(),
-    OURS: Lynx(config.CodecConfig()),
+    OURS: Lynx(config.CodecConfig("pair")),
+    "lynx": Lynx(config.CodecConfig()),
     "alg1": Lynx(config.CodecConfig("alg1", sink_tokens=0)),
     "lynx-int8": SplitInt8(),
     "lynx-int4": AnchorOnly(config.CodecConfig()),

@@ -99,7 +99,7 @@ def anchor_claim(result: FidelityResult) -> list[Verdict]:
     """
     prompts, verdicts = [case for case in result.cases if not case.long], []
     for name in _others(result) if prompts else []:
-        if name == "lynx-int4":  # our Anchor itself
+        if name == "lynx-int4":  # the Anchor of `lynx` itself, which has a row
             continue
         bits = statistics.mean(case.rows[name]["first"]["bits"] for case in prompts)
         if bits <= ANCHOR_BITS:

@@ -25,7 +25,7 @@ from lynx_ascend.evaluation.report import tables, to_json, write_report
 from lynx_ascend.evaluation.run import CaseRows, FidelityOptions, FidelityResult, run_fidelity
 from lynx_ascend.evaluation.summary import anchor_claim, full_error_claim, summarise
 
-NAMES = "bf16,lynx,int4,sparq,kivi-4"
+NAMES = "bf16,pair,int4,sparq,kivi-4"
 
 
 def options(tiny: Path, report: Path, **changes: Any) -> FidelityOptions:
@@ -56,16 +56,16 @@ def test_the_summary_is_that_of_the_rows(result: FidelityResult) -> None:
     ]  # fmt: skip
     rows = {summary.name: summary for summary in summarise(result)}
     assert list(rows) == NAMES.split(",")
-    lynx = [case.rows["lynx"] for case in result.cases]
-    assert rows["lynx"].all.error == Mean.of(row["all"]["error"] for row in lynx[:2])
-    assert rows["lynx"].first.long_error is not None
-    assert rows["lynx"].first.long_error.value == lynx[2]["first"]["error"]
-    assert rows["lynx"].first.accepted.value == sum(row["first"]["text"]["runs"][0] for row in lynx[:2]) / 2
-    assert rows["bf16"].first.curve[0] == Mean(1, 0) and rows["bf16"].first is not rows["lynx"].first
+    ours = [case.rows["pair"] for case in result.cases]
+    assert rows["pair"].all.error == Mean.of(row["all"]["error"] for row in ours[:2])
+    assert rows["pair"].first.long_error is not None
+    assert rows["pair"].first.long_error.value == ours[2]["first"]["error"]
+    assert rows["pair"].first.accepted.value == sum(row["first"]["text"]["runs"][0] for row in ours[:2]) / 2
+    assert rows["bf16"].first.curve[0] == Mean(1, 0) and rows["bf16"].first is not rows["pair"].first
     for row in rows.values():
         shares = [mean.value for mean in row.first.curve if mean]
         assert len(row.first.layers) == 2 and all(0 <= share <= 1 for share in shares)
-    assert rows["sparq"].dropping and not rows["lynx"].dropping and rows["lynx"].split
+    assert rows["sparq"].dropping and not rows["pair"].dropping and rows["pair"].split
 
 
 def test_claims_are_judged_where_they_apply(result: FidelityResult) -> None:
@@ -74,7 +74,7 @@ def test_claims_are_judged_where_they_apply(result: FidelityResult) -> None:
     assert [verdict.method for verdict in anchor] == ["int4"]
     [int4] = [verdict for verdict in full if verdict.method == "int4"]
     assert int4.ratio is not None and int4.ratio.low < int4.ratio.value < int4.ratio.high
-    errors = [(case.rows["int4"]["all"]["error"], case.rows["lynx"]["all"]["error"]) for case in result.cases]
+    errors = [(case.rows["int4"]["all"]["error"], case.rows["pair"]["all"]["error"]) for case in result.cases]
     assert int4.ratio.value == pytest.approx(math.prod(a / b for a, b in errors) ** (1 / 3))
     assert int4.ours == ("ahead" if int4.ratio.low > 1 else "not told apart")
 
@@ -87,12 +87,12 @@ def test_layers_in_which_another_method_is_better_are_counted() -> None:
         stream = {"bits": 8.0, "error": error, "layers": layers, "text": text}
         return {"first": stream, "all": stream}
 
-    errors = {"lynx": ([2, 2, 5, 2], [2, 2, 1, 2]), "int4": ([1, 9, 1, 2], [2, 9, 1, 2])}
+    errors = {"pair": ([2, 2, 5, 2], [2, 2, 1, 2]), "int4": ([1, 9, 1, 2], [2, 9, 1, 2])}
     cases = [
         CaseRows(f"{i}", 9, False, {name: row(max(layers[i]), layers[i]) for name, layers in errors.items()}, "")
         for i in (0, 1)
     ]
-    result = FidelityResult(cases, choose("lynx,int4"), {"lynx": "", "int4": ""}, {})
+    result = FidelityResult(cases, choose("pair,int4"), {"pair": "", "int4": ""}, {})
     [verdict] = full_error_claim(result)
     assert (verdict.method, verdict.better) == ("int4", (2, 4))
     [cells] = next(rows for caption, _, rows in tables(result) if caption.startswith("Full error"))
@@ -112,8 +112,8 @@ def test_the_report_is_self_contained(result: FidelityResult, tmp_path: Path) ->
         for name, row in measured.rows.items():
             assert [{**case["methods"][name][s], "layers": row[s]["layers"]} for s in row] == list(row.values())
     assert len({case["digest"] for case in value["cases"]}) == 3
-    [lynx] = [method for method in value["methods"] if method["name"] == "lynx"]
-    assert lynx["fingerprint"] == result.fingerprints["lynx"] and "CodecConfig" in lynx["parameters"]
+    [ours] = [method for method in value["methods"] if method["name"] == "pair"]
+    assert ours["fingerprint"] == result.fingerprints["pair"] and "CodecConfig" in ours["parameters"]
 
     class Page(HTMLParser):
         def __init__(self) -> None:

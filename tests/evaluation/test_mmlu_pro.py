@@ -158,7 +158,13 @@ def test_every_method_answers(tiny: Path, tmp_path: Path, reasoning: int) -> Non
     result = run_task(MMLUPro(SAMPLE / "test.jsonl", 2, reasoning), choose(None), tmp_path, quiet(), tiny)
     found = {(row.method, row.stream): row for row in scores(result)}
     assert {method for method, _ in found} == set(METHODS)
-    assert {method for method, stream in found if stream == "first"} == {"lynx", "alg1", "lynx-int8", "bf16-msb"}
+    assert {method for method, stream in found if stream == "first"} == {
+        "pair",
+        "lynx",
+        "alg1",
+        "lynx-int8",
+        "bf16-msb",
+    }
     for row in found.values():
         assert 0 <= row.score.low <= row.score.value <= row.score.high <= 1 and row.bits > 1
         assert set(row.groups) == {"biology", "history"}
