@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from .codec.baselines import linear, raw
-from .codec.config import CodecConfig, Stream
+from .codec.config import MAX_PAIRED_HEAD, CodecConfig, Stream
 from .codec.layout import PageLayout, page_layout
 from .frame import CODEC_NAMES, HEADER_BYTES, Center, CodecId, DType, FrameHeader
 
@@ -21,6 +21,7 @@ _CODECS = {
 }
 METHODS: tuple[str, ...] = tuple(_CODECS)
 
+NPU_PAIRED_HEADS = (64, 128)  # ascend_kernels/tiling.cpp
 LINEAR_BITS = {CodecId.INT8: 8, CodecId.INT4: 4}
 TORCH_DTYPES = {DType.BF16: torch.bfloat16, DType.FP16: torch.float16, DType.FP32: torch.float32}
 _WIRE_DTYPES = {dtype: code for code, dtype in TORCH_DTYPES.items()}
@@ -35,6 +36,17 @@ def method_codec(method: str) -> CodecId:
     if method not in _CODECS:
         raise ValueError(f"method: {method!r} is none of {', '.join(METHODS)}")
     return _CODECS[method]
+
+
+def unmet_by_heads(method: str, head_dim: int, *, npu: bool) -> str | None:
+    """Why a method cannot code heads of this size (on an NPU); None if it can."""
+    if method_codec(method) is not CodecId.PAIR:
+        return None
+    if npu and head_dim not in NPU_PAIRED_HEADS:
+        return f"{method!r} takes heads of {' and '.join(map(str, NPU_PAIRED_HEADS))} on an NPU, not of {head_dim}"
+    if head_dim % 4 or head_dim > MAX_PAIRED_HEAD:
+        return f"{method!r} takes heads of a multiple of 4 up to {MAX_PAIRED_HEAD}, not of {head_dim}"
+    return None
 
 
 def codec_method(config: CodecConfig) -> str:

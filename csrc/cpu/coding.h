@@ -31,7 +31,7 @@ void decode(Rows<T> out, Scales scales, const Tables& tables, Nibbles<const uint
     const int64_t n = smaller(kTile, out.n - j);
     alignas(64) float step[kTile];
     const float* center = scales.center + j;
-    steps_of(scales.from(j), n, step);
+    level_steps(scales.from(j), n, step);
     blocks.prepare(center, step, n);
     for (int64_t r = 0; r < out.count; ++r) {
       const int64_t at = codes.first + r * codes.stride + j;

@@ -28,13 +28,14 @@ struct Tables {
   const float* levels = nullptr;  // to decode, [256]: code byte -> level; [16] for the anchor alone
 };
 
-// One chunk's centre and scale (s) per channel, and the quantiser's steps (N) to a scale.
+// One chunk's centre and scale (s) per channel; the quantiser's steps to a scale (N), and 1 / N.
 struct Scales {
   const float* center;
   const float* scale;
   const float* steps;
+  const float* unit;
 
-  Scales from(int64_t lane) const { return {center + lane, scale + lane, steps + lane}; }
+  Scales from(int64_t lane) const { return {center + lane, scale + lane, steps + lane, unit + lane}; }
 };
 
 // How channels share bytes in codec `pair`: of each 2 * quarter neighbours, channel i < quarter is the first
@@ -75,7 +76,7 @@ struct TypedKernels {
   void (*encode)(Rows<const T> x, Scales scales, const Tables& tables, Nibbles<uint8_t> out);
   // stream: the rows are not read soon, so they may bypass the caches.
   void (*decode)(Rows<T> out, Scales scales, const Tables& tables, Nibbles<const uint8_t> codes, bool stream);
-  // The same for codec `pair`; a pair's byte lies where two channels' nibbles would. Whole heads.
+  // The same for codec `pair`, of whole half heads; a pair's byte lies where two channels' nibbles would.
   void (*encode_pairs)(Rows<const T> x, Scales scales, Pairs pairs, Nibbles<uint8_t> out);
   void (*decode_pairs)(Rows<T> out, Scales scales, Pairs pairs, Nibbles<const uint8_t> codes, bool stream);
 };

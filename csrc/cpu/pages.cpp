@@ -133,21 +133,31 @@ void read_metadata(const uint8_t* anchor, const PageLayout& at, Metadata& metada
   read<Scalar>(anchor + at.sigma, metadata.sigma);
 }
 
-// Quantiser steps [C]: the codec's own, or of each channel of pairs what its bits in the anchor allow.
-std::vector<float> steps_of(const CodecCall& call, const std::vector<uint8_t>& widths) {
-  std::vector<float> steps(call.channels(), call.steps());
-  const int64_t quarter = call.head_dim / 4;
-  for (int64_t pair = 0; pair < static_cast<int64_t>(widths.size()); ++pair) {
-    const int64_t first = pair / quarter * 2 * quarter + pair % quarter, bits = widths[pair] & 7;
-    steps[first] = static_cast<float>(128 - (128 >> bits));
-    steps[first + quarter] = static_cast<float>(128 - (128 >> (8 - bits)));
+// The first channel of a pair; the second is a quarter of a head further on.
+int64_t first_of(int64_t pair, int64_t quarter) { return pair / quarter * 2 * quarter + pair % quarter; }
+
+// Quantiser steps [C] and what one is of a scale: the codec's own, or of each channel of pairs what its bits
+// in the anchor allow.
+struct Steps {
+  std::vector<float> count, unit;
+
+  Steps(const CodecCall& call, const std::vector<uint8_t>& widths)
+      : count(call.channels(), call.steps()), unit(call.channels()) {
+    const int64_t quarter = call.head_dim / 4;
+    for (int64_t pair = 0; pair < static_cast<int64_t>(widths.size()); ++pair) {
+      const int64_t first = first_of(pair, quarter), bits = widths[pair];
+      count[first] = static_cast<float>(128 - (128 >> bits));
+      count[first + quarter] = static_cast<float>(128 - (128 >> (8 - bits)));
+    }
+    for (size_t i = 0; i < unit.size(); ++i)
+      unit[i] = static_cast<float>(1.0 / static_cast<double>(count[i]));
   }
-  return steps;
-}
+};
 
 // Bits in the anchor of each pair's first channel, [C / 2], by how much the pair's channels vary within
 // chunks.
 std::vector<uint8_t> choose_widths(const CodecCall& call, const PageLayout& at, const Metadata& metadata) {
+  constexpr float kFifth = 1.5f, kSixth = 6.0f;  // codec/pairs.py
   const int64_t channels = call.channels(), quarter = call.head_dim / 4;
   std::vector<float> extent(channels);
   for (int64_t i = 0; i < channels; ++i) {
@@ -157,9 +167,7 @@ std::vector<uint8_t> choose_widths(const CodecCall& call, const PageLayout& at, 
   }
   std::vector<uint8_t> widths(channels / 2);
   for (int64_t pair = 0; pair < channels / 2; ++pair) {
-    const float first = extent[pair / quarter * 2 * quarter + pair % quarter];
-    const float second = extent[pair / quarter * 2 * quarter + pair % quarter + quarter];
-    constexpr float kFifth = 1.5f, kSixth = 6.0f;  // codec/pairs.py
+    const float first = extent[first_of(pair, quarter)], second = extent[first_of(pair, quarter) + quarter];
     widths[pair] = static_cast<uint8_t>(4 + (first > kFifth * second) + (first > kSixth * second) -
                                         (second > kFifth * first) - (second > kSixth * first));
   }
@@ -173,14 +181,17 @@ void write_widths(uint8_t* out, const std::vector<uint8_t>& widths) {
 
 std::vector<uint8_t> read_widths(const uint8_t* in, const CodecCall& call) {
   std::vector<uint8_t> widths(call.pairs ? call.channels() / 2 : 0);
-  for (size_t i = 0; i < widths.size(); ++i) widths[i] = i % 2 ? in[i / 2] >> 4 : in[i / 2] & 15;
+  for (size_t i = 0; i < widths.size(); ++i) {
+    const int nibble = i % 2 ? in[i / 2] >> 4 : in[i / 2] & 15;
+    widths[i] = static_cast<uint8_t>(std::clamp(nibble, 2, 6));  // a payload's may be anything
+  }
   return widths;
 }
 
 // Calls visit(begin, end, scales) for each chunk's coded tokens from `first` on, if there are any.
 template <typename T, typename Visit>
-void for_each_chunk(const CodecCall& call, const PageLayout& at, const Metadata& metadata,
-                    const std::vector<float>& steps, int64_t first, const Visit& visit) {
+void for_each_chunk(const CodecCall& call, const PageLayout& at, const Metadata& metadata, const Steps& steps,
+                    int64_t first, const Visit& visit) {
   const int64_t channels = call.channels();
   std::vector<float> center(channels), scale(channels);
   for (int64_t chunk = first / call.chunk; chunk < at.chunks; ++chunk) {
@@ -190,7 +201,7 @@ void for_each_chunk(const CodecCall& call, const PageLayout& at, const Metadata&
     const int64_t lane = chunk * channels;
     kernels().scales(metadata.gamma(), &metadata.mu[lane], &metadata.sigma[lane], call.fp32_metadata,
                      largest<T>(), channels, center.data(), scale.data());
-    visit(begin, end, Scales{center.data(), scale.data(), steps.data()});
+    visit(begin, end, Scales{center.data(), scale.data(), steps.count.data(), steps.unit.data()});
   }
 }
 
@@ -266,7 +277,7 @@ void encode_page(const CodecCall& call, int64_t index, bool mean, const PagedCac
     std::memset(anchor + at.codes, 0, at.codes_bytes);
     std::memset(residual, 0, at.codes_bytes);
   }
-  const std::vector<float> steps = steps_of(call, widths);
+  const Steps steps(call, widths);
   const Pairs pairs{widths.data(), call.head_dim / 4};
   for_each_chunk<T>(call, at, metadata, steps, at.sink_rows, [&](int64_t begin, int64_t end, Scales scales) {
     for (int64_t run = 0; run < runs.count; ++run) {
@@ -305,7 +316,7 @@ void decode_page(const CodecCall& call, int64_t index, int64_t first, const uint
 
   const int64_t coded = std::max(wanted, at.sink_rows);
   const std::vector<uint8_t> widths = read_widths(anchor + at.widths, call);
-  const std::vector<float> steps = steps_of(call, widths);
+  const Steps steps(call, widths);
   const Pairs pairs{widths.data(), call.head_dim / 4};
   for_each_chunk<T>(call, at, metadata, steps, coded, [&](int64_t begin, int64_t end, Scales scales) {
     for (int64_t run = 0; run < runs.count; ++run) {

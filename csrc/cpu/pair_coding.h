@@ -2,6 +2,8 @@
 // PairDecoder leave.
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/quantiser.h"
 
 namespace lynx::cpu {
@@ -15,7 +17,7 @@ struct Turns {
 
   Turns(const uint8_t* width, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
-      const uint32_t w = width[i] & 7;  // a payload's may be anything
+      const uint32_t w = width[i];
       up[i] = static_cast<uint16_t>(1u << w);
       down[i] = static_cast<uint16_t>(1u << (8 - w));
       fill[i] = static_cast<uint8_t>(((up[i] - 1) >> 1) | (((down[i] - 1) >> 1) << w));
@@ -118,7 +120,7 @@ void decode_pairs(Rows<T> out, Scales scales, Pairs pairs, Nibbles<const uint8_t
     const int64_t n = smaller(tile, out.n - j);
     const Turns turns(pairs.width + j / 2, n / 2);
     alignas(64) float step[kTile];
-    steps_of(scales.from(j), n, step);
+    level_steps(scales.from(j), n, step);
     const float *center = scales.center + j, *steps = scales.steps + j;
     blocks.prepare(center, step, steps, n);
     for (int64_t r = 0; r < out.count; ++r) {

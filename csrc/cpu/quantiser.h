@@ -29,10 +29,9 @@ constexpr float linear_level(uint8_t code) {
   return static_cast<float>(level > 120 ? 120 : (level < -120 ? -120 : level));
 }
 
-// A quantiser step of each channel, d.
-inline void steps_of(Scales scales, int64_t n, float* __restrict step) {
-  for (int64_t i = 0; i < n; ++i)
-    step[i] = scales.scale[i] * static_cast<float>(1.0 / static_cast<double>(scales.steps[i]));
+// What a level of each channel is worth, d.
+inline void level_steps(Scales scales, int64_t n, float* __restrict step) {
+  for (int64_t i = 0; i < n; ++i) step[i] = scales.scale[i] * scales.unit[i];
 }
 
 // What quantising one tile needs of each channel: z = ((x - center) * lift) * inverse, and 0 where inverse is

@@ -52,8 +52,6 @@ def page_layout(config: CodecConfig, dtype: torch.dtype, tokens: int, channels: 
     Raises:
         ValueError: tokens, channels or start out of range, or a dtype other than bf16, fp16 and fp32.
     """
-    if config.codec == "pair" and channels % 4:
-        raise ValueError(f"channels: {channels} is not a multiple of 4, which codec 'pair' needs of a head")
     if dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise ValueError(f"dtype: {dtype} is none of bfloat16, float16, float32")
     if not 1 <= tokens <= config.page:

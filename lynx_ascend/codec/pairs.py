@@ -12,9 +12,8 @@ from torch import Tensor
 
 BIAS = 127  # of a code byte: the index from the chunk's centre, -126 .. 126, plus this
 NARROWEST, EVEN, WIDEST = 2, 4, 6  # bits of a channel in the anchor; its partner has the rest of 8
-# How many times its partner's scale a channel's must exceed for a fifth and for a sixth bit. Measured: of 1.1 .. 3 and
-# 3 .. 12 these leave the least KL divergence (docs/ablation.md).
-_FIFTH, _SIXTH = 1.5, 6.0
+# How many times its partner's scale a channel's must exceed for a fifth and a sixth bit (measured: docs/ablation.md).
+FIFTH, SIXTH = 1.5, 6.0
 
 
 def halves(x: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
@@ -36,8 +35,8 @@ def choose_widths(sigma: Tensor, half: Tensor, head_dim: int) -> Tensor:
         sigma: uint8 [chunks, C]. half: fp32 [C], half of the page's range.
     """
     first, second = halves(sigma.int().sum(0).float() * half, head_dim)
-    width = EVEN + (first > _FIFTH * second).int() + (first > _SIXTH * second).int()
-    return (width - (second > _FIFTH * first).int() - (second > _SIXTH * first).int()).to(torch.uint8)
+    width = EVEN + (first > FIFTH * second).int() + (first > SIXTH * second).int()
+    return (width - (second > FIFTH * first).int() - (second > SIXTH * first).int()).to(torch.uint8)
 
 
 def steps(width: Tensor, head_dim: int) -> Tensor:

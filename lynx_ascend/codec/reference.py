@@ -103,6 +103,7 @@ def encode_page(x: Tensor, config: CodecConfig, start: int = 0) -> tuple[Tensor,
         ValueError: x holds NaN or Inf, or a shape, dtype or start that page_layout rejects.
     """
     tokens, channels = x.shape[0], x.shape[1] * x.shape[2]
+    _check_head(config, x.shape[2])
     layout = page_layout(config, x.dtype, tokens, channels, start)
     values = x.reshape(tokens, channels)
     wide = values.float()
@@ -155,9 +156,10 @@ def decode_page(
         start: as in encode_page.
 
     Raises:
-        ValueError: a payload of another size.
+        ValueError: a payload of another size, or a shape that cannot be coded.
     """
     tokens, channels = shape[0], shape[1] * shape[2]
+    _check_head(config, shape[2])
     layout = page_layout(config, dtype, tokens, channels, start)
     _check_payloads(anchor, residual, layout)
     g0 = read_part(anchor, 0, channels, layout.gamma_dtype).float()
@@ -184,6 +186,11 @@ def decode_page(
     d = s * (1 / n.double()).float()
     sink = read_part(anchor, layout.sink, layout.sink_rows * channels, dtype).view(-1, channels)
     return torch.cat([sink, (c + d * level.view_as(c)).to(dtype)]).view(shape)
+
+
+def _check_head(config: CodecConfig, head_dim: int) -> None:
+    if config.codec == "pair" and head_dim % 4:
+        raise ValueError(f"head_dim: {head_dim} is not a multiple of 4, which codec 'pair' needs")
 
 
 def _check_payloads(anchor: Tensor, residual: Tensor | None, layout: PageLayout) -> None:

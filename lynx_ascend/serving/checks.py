@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from lynx_ascend.methods import METHODS, unmet_by_heads
 from lynx_ascend.serving import compat
 from lynx_ascend.serving.releases import VLLM
 
 
 class UnsupportedError(RuntimeError):
     """A configuration that Lynx would serve wrongly; the message lists every unmet condition and the way out."""
+
+
+def unusable_methods(vllm_config: Any) -> dict[str, str]:
+    """The transfer methods that cannot code this model's heads, with the reason."""
+    head_dim, npu = vllm_config.model_config.get_head_size(), compat.on_ascend()
+    found = {method: unmet_by_heads(method, head_dim, npu=npu) for method in METHODS}
+    return {method: why for method, why in found.items() if why}
 
 
 def check_config(vllm_config: Any) -> None:

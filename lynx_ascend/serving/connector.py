@@ -9,7 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
 from lynx_ascend.paged import streams
 from lynx_ascend.serving import compat
-from lynx_ascend.serving.checks import check_config
+from lynx_ascend.serving.checks import UnsupportedError, check_config, unusable_methods
 from lynx_ascend.serving.consumer import Consumer
 from lynx_ascend.serving.counting import SchedulerCounts, WorkerCounts
 from lynx_ascend.serving.drafting import engine_may_draft
@@ -41,6 +41,9 @@ class LynxConnector(KVConnectorBase_V1):
         transfer = vllm_config.kv_transfer_config
         options = LynxOptions.parse(transfer.kv_connector_extra_config)
         check_config(vllm_config)
+        unusable = unusable_methods(vllm_config)
+        if options.method in unusable:
+            raise UnsupportedError(f"kv_connector_extra_config.method: {unusable[options.method]}")
         self._options = options
         self._engine_id: str = transfer.engine_id
         self._vllm_config = vllm_config
@@ -62,6 +65,7 @@ class LynxConnector(KVConnectorBase_V1):
                 trace,
                 Policy(options),
                 Handover.of(options, vllm_config),
+                unusable=unusable,
                 drafting=drafting,
                 fetching=transfer.is_kv_consumer,
             )

@@ -101,7 +101,11 @@ class Consumer:
         blocks = BlockTable(order.block_ids, self._layers[0].key.device)
         source, cache = order.source, self._layers[0].key
         heads, head_dim = cache.shape[2:]
-        sizes = wire_bytes(order.method, source.remote_tokens, heads=heads, head_dim=head_dim, dtype=cache.dtype)
+        try:
+            sizes = wire_bytes(order.method, source.remote_tokens, heads=heads, head_dim=head_dim, dtype=cache.dtype)
+        except ValueError as error:  # layers may have other heads than the model is said to have
+            self._fail(_Job(order, math.inf, blocks, {}), "refused", str(error))
+            return
         sizes = {stream: 2 * len(self._layers) * nbytes for stream, nbytes in sizes.items()}
         job = _Job(order, time.monotonic() + self._options.deadline, blocks, sizes)
         rivals = [j for j in self._jobs.values() if j.order.source.remote_request_id == order.source.remote_request_id]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -43,6 +43,7 @@ class SchedulerHalf:
         policy: what this instance has learned, and decides by.
 
     Args:
+        unusable: methods that cannot code this model's heads, with the reason.
         drafting: False where the engine's verification would not be right for any request.
         fetching: False where the engine has no worker that fetches: a prefill instance.
     """
@@ -56,11 +57,13 @@ class SchedulerHalf:
         policy: Policy,
         handover: Handover,
         *,
+        unusable: Mapping[str, str],
         drafting: bool,
         fetching: bool,
     ) -> None:
         self.options = options
         self.policy = policy
+        self._unusable = unusable
         self._drafting = drafting
         self._fetching = fetching
         self.remotes: dict[str, RemoteRequest] = {}
@@ -96,6 +99,8 @@ class SchedulerHalf:
             if request.sampling_params is None:
                 raise OptionError("do_remote_prefill: only for requests that generate text")
             options = RequestOptions.parse(self.options, request.sampling_params.extra_args)
+            if options.method in self._unusable:
+                raise OptionError(f"lynx_method: {self._unusable[options.method]}")
             first = self.handover.token_for(request, source)
         except (TransferParamsError, OptionError) as error:
             request.kv_transfer_params = None  # the engine reads them too, and trusts their type

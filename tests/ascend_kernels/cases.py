@@ -12,16 +12,10 @@ from lynx_ascend.codec.layout import read_part
 from lynx_ascend.codec.reference import encode_page, scales
 from lynx_ascend.codec.tables import steps, tables
 from tests.ascend_kernels.calls import TwinCase
-from tests.csrc.pages import KINDS, draw_values
+from tests.csrc.pages import KINDS, beside_ratio, draw_values, uneven
 
 DTYPES = [torch.bfloat16, torch.float16]
 CODECS = [("grid", 0.0), ("grid", 1.0), ("alg1", 100.0), ("pair", 0.0)]  # with alpha
-
-
-def uneven(x: torch.Tensor, seed: int) -> torch.Tensor:
-    """x with every channel scaled by a power of two, down to 1/16: codec pair meets all widths."""
-    powers = torch.randint(-4, 1, x.shape[1:], generator=torch.Generator().manual_seed(seed))
-    return (x * 2.0**powers).to(x.dtype)
 
 
 def draw_case(draw: random.Random) -> TwinCase:
@@ -92,18 +86,8 @@ def on_thresholds(codec: str, alpha: float) -> TwinCase:
 
 
 def beside_width(times: float, head_dim: int) -> TwinCase:
-    """Pairs of which either channel's range is at most, or just more than, `times` the other's."""
-    half, heads, quarter = torch.float16, 128 // head_dim, head_dim // 4
-    small, above = torch.tensor([16.0, torch.inf], dtype=half)
-    large = torch.tensor(16.0 * times, dtype=half)
-    if large > 16.0 * times:
-        large = torch.nextafter(large, -above)
-    over = torch.nextafter(large, above)
-    ends = torch.stack([small, large, small, over, large, small, over, small]).repeat(16)
-    x = torch.zeros(64, heads, head_dim, dtype=half)
-    x[0] = ends.view(heads, 2, quarter, 2).transpose(2, 3).reshape(heads, head_dim)
-    x[1] = -x[0]
-    return TwinCase(x, CodecConfig(codec="pair", sink_tokens=0))
+    """Pairs whose widths change at a ratio of `times`, on it and just above."""
+    return TwinCase(beside_ratio(times, head_dim), CodecConfig(codec="pair", sink_tokens=0))
 
 
 def beyond_scale(codec: str, dtype: torch.dtype) -> TwinCase:

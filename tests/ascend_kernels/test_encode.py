@@ -13,7 +13,7 @@ import torch
 
 from lynx_ascend.codec.config import CodecConfig
 from lynx_ascend.codec.layout import read_part
-from lynx_ascend.codec.pairs import _FIFTH, _SIXTH
+from lynx_ascend.codec.pairs import FIFTH, SIXTH
 from lynx_ascend.codec.reference import encode_page, scales
 from tests.ascend_kernels.calls import TwinCase
 from tests.ascend_kernels.cases import (
@@ -116,7 +116,7 @@ def test_pairs_of_all_widths_meet_their_ties(dtype: torch.dtype, head_dim: int) 
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("times, met", [(_FIFTH, {3, 4, 5}), (_SIXTH, {2, 3, 5, 6})])
+@pytest.mark.parametrize("times, met", [(FIFTH, {3, 4, 5}), (SIXTH, {2, 3, 5, 6})])
 def test_a_bit_more_only_above_its_threshold(times: float, met: set[int], head_dim: int) -> None:
     case = beside_width(times, head_dim)
     at = case.layouts()[0]

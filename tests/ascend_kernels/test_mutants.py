@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from lynx_ascend.codec.config import CodecConfig
-from lynx_ascend.codec.pairs import _FIFTH
+from lynx_ascend.codec.pairs import FIFTH
 from tests.ascend_kernels import calls, decode_mutants, encode_mutants
 from tests.ascend_kernels.calls import TwinCase
 from tests.ascend_kernels.cases import DTYPES, beside_width, beyond_scale, hidden_loads, on_thresholds, uneven
@@ -87,7 +87,7 @@ def cases() -> list[TwinCase]:
         TwinCase(x, CodecConfig(), block_size=48, cores=4),
         paired(torch.bfloat16, 3, 128),
         paired(torch.float16, 5, 64),
-        beside_width(_FIFTH, 128),
+        beside_width(FIFTH, 128),
         small("normal", torch.float16, CodecConfig(codec="alg1", **short), heads=5),
         small("normal", torch.bfloat16, CodecConfig(alpha=1.0, **short)),
         *(small(kind, dtype, CodecConfig(center="mean", **short)) for kind in KINDS for dtype in DTYPES),

@@ -200,8 +200,24 @@ def test_bytes_of_a_pair(width: int) -> None:
 
 
 def test_pairs_need_whole_quarters() -> None:
-    with pytest.raises(ValueError, match="channels: 6 is not a multiple of 4"):
-        encode_page(torch.zeros(4, 1, 6), CodecConfig(codec="pair"))
+    config = CodecConfig(codec="pair")
+    for heads, head_dim in ((1, 6), (2, 6), (4, 3)):
+        with pytest.raises(ValueError, match=f"head_dim: {head_dim} is not a multiple of 4"):
+            encode_page(torch.zeros(4, heads, head_dim), config)
+        with pytest.raises(ValueError, match=f"head_dim: {head_dim} is not a multiple of 4"):
+            decode_page(torch.zeros(9, dtype=torch.uint8), None, config, (4, heads, head_dim), torch.float32)
+
+
+@pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.parametrize("nibble", [0, 1, 7, 15])
+def test_widths_that_no_encoder_writes_are_named(nibble: int, place: int) -> None:
+    config = CodecConfig(codec="pair")
+    layout = page_layout(config, torch.float32, 9, 32)
+    for other, high in ((4, True), (4, False)):
+        anchor, _ = encode_page(torch.randn(9, 2, 16, generator=torch.Generator().manual_seed(6)), config)
+        assert bad_metadata(anchor, layout) is None
+        anchor[layout.widths : layout.sink][place] = nibble << 4 | other if high else other << 4 | nibble
+        assert bad_metadata(anchor, layout) == "widths"
 
 
 @settings(max_examples=300, deadline=None)

@@ -34,9 +34,26 @@ def draw_values(kind: str, shape: tuple[int, ...], dtype: torch.dtype, seed: int
     return x.to(dtype)
 
 
-def spread(x: torch.Tensor) -> torch.Tensor:
-    """x with scales that grow over a head's channels, so that pairs share their bits in every way."""
-    return (x * torch.logspace(-2, 0, x.shape[2])).to(x.dtype)
+def uneven(x: torch.Tensor, seed: int) -> torch.Tensor:
+    """x with every channel scaled by a power of two, down to 1/16: codec pair meets all widths."""
+    powers = torch.randint(-4, 1, x.shape[1:], generator=torch.Generator().manual_seed(seed))
+    return (x * 2.0**powers).to(x.dtype)
+
+
+def beside_ratio(times: float, head_dim: int) -> torch.Tensor:
+    """Pairs of which either channel's range is at most, or just more than, `times` the other's. fp16 [64, heads, dim]
+    with heads * dim = 128."""
+    half, heads, quarter = torch.float16, 128 // head_dim, head_dim // 4
+    small, above = torch.tensor([16.0, torch.inf], dtype=half)
+    large = torch.tensor(16.0 * times, dtype=half)
+    if large > 16.0 * times:
+        large = torch.nextafter(large, -above)
+    over = torch.nextafter(large, above)
+    ends = torch.stack([small, large, small, over, large, small, over, small]).repeat(16)
+    x = torch.zeros(64, heads, head_dim, dtype=half)
+    x[0] = ends.view(heads, 2, quarter, 2).transpose(2, 3).reshape(heads, head_dim)
+    x[1] = -x[0]
+    return x
 
 
 def draw_case(draw: random.Random, full: bool) -> Case:
@@ -67,7 +84,7 @@ def draw_case(draw: random.Random, full: bool) -> Case:
     start = page * draw.randint(0, 2)
     x = draw_values(draw.choice(KINDS), (tokens, heads, head_dim), draw.choice(DTYPES), draw.getrandbits(32))
     if codec == "pair":
-        x = spread(x)
+        x = uneven(x, draw.getrandbits(32))
     return Case(
         x,
         config,

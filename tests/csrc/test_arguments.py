@@ -103,6 +103,14 @@ def test_decode_names_the_bad_argument(change: dict[str, Any], message: str) -> 
         torch.ops.lynx_ascend.decode(**{**DECODE, **change})
 
 
+@pytest.mark.parametrize("head_dim", [2, 6, 2052])
+def test_pairs_need_whole_quarters_of_a_head(head_dim: int) -> None:
+    change = {"pairs": True, "cache": torch.zeros(3, 16, 2, head_dim)}
+    for op, arguments, table in (("encode", ENCODE, "thresholds"), ("decode", DECODE, "levels")):
+        with pytest.raises(RuntimeError, match=f"^cache: head_dim {head_dim} is not a multiple of 4 up to 2048"):
+            getattr(torch.ops.lynx_ascend, op)(**{**arguments, **change, table: None})
+
+
 def on_meta(arguments: dict[str, Any]) -> dict[str, Any]:
     return {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
 

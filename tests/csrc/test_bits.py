@@ -11,10 +11,11 @@ from lynx_ascend import _C
 from lynx_ascend.codec import ops
 from lynx_ascend.codec.config import CodecConfig
 from lynx_ascend.codec.layout import bad_metadata, read_part
+from lynx_ascend.codec.pairs import FIFTH, SIXTH
 from lynx_ascend.codec.reference import scales
 from lynx_ascend.codec.tables import steps, tables
 from tests.csrc.calls import Case, assert_equal, assert_same_bits, raw_bytes, using
-from tests.csrc.pages import DTYPES, KINDS, draw_cases, draw_values, spread
+from tests.csrc.pages import DTYPES, KINDS, beside_ratio, draw_cases, draw_values, uneven
 
 ISAS = _C.supported_isas()
 
@@ -52,7 +53,7 @@ def cases(draw: st.DrawFn) -> Case:
     kind, seed = draw(st.sampled_from(KINDS)), draw(st.integers(0, 2**32))
     x = draw_values(kind, shape, draw(st.sampled_from(DTYPES)), seed)
     return Case(
-        spread(x) if codec == "pair" else x,
+        uneven(x, seed) if codec == "pair" else x,
         config,
         start=page * draw(st.integers(0, 2)),
         block_size=draw(st.sampled_from([1, 4, 16, 128])),
@@ -109,6 +110,27 @@ def test_pairs_of_all_widths_meet_their_ties(dtype: torch.dtype) -> None:
     widths = read_part(case.encode()[0][0], at.widths, 18, torch.uint8)
     assert {*(widths & 15).tolist(), *(widths >> 4).tolist()} == {2, 3, 4, 5, 6}
     assert_same_bits(case)
+
+
+@pytest.mark.parametrize("times", [FIFTH, SIXTH])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_ratios_at_which_widths_change(times: float, head_dim: int) -> None:
+    assert_same_bits(Case(beside_ratio(times, head_dim), CodecConfig(codec="pair", sink_tokens=0)))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_widths_that_no_encoder_writes_do_no_harm(isa: str) -> None:
+    """They are checked before (layout.bad_metadata); unchecked they are those of 2 .. 6 that are next to them."""
+    case = Case(draw_values("normal", (70, 2, 64), torch.bfloat16, 12), CodecConfig("pair", chunk=8, page=32), first=9)
+    with using(isa):
+        anchor, residual = case.encode()
+        decoded = []
+        for low, high in ((0, 15), (2, 6)):
+            for page, at in enumerate(case.layouts()):
+                nibbles = ((torch.arange(2 * (at.sink - at.widths)) + page) % 16).clamp(low, high).to(torch.uint8)
+                anchor[page, at.widths : at.sink] = nibbles[::2] | nibbles[1::2] << 4
+            decoded.append([raw_bytes(case.decode(anchor, fine)) for fine in (None, residual)])
+    assert all(torch.equal(*pair) for pair in zip(*decoded, strict=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

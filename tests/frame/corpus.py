@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lynx_ascend.api import encode
 from lynx_ascend.codec.config import CodecConfig
+from lynx_ascend.frame import CODEC_NAMES
 from lynx_ascend.methods import METHODS, method_codec
 from lynx_ascend.paged import PagedKV, PageEncoder
 
@@ -65,7 +66,7 @@ def build() -> tuple[list[Seed], list[Seed]]:
 def _config(method: str, number: int) -> CodecConfig:
     chunk, page, sink = PAGES[number % len(PAGES)]
     return CodecConfig(
-        "alg1" if method == "alg1" else "pair" if method == "pair" else "grid",
+        CODEC_NAMES.get(method_codec(method), "grid"),
         alpha=0.0 if method == "pair" else ALPHAS[number // 2 % len(ALPHAS)],
         center="mean" if number % 3 else "midrange",
         chunk=chunk,

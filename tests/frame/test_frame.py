@@ -115,6 +115,15 @@ def test_bad_field_under_a_valid_checksum_is_named(field: str, value: object) ->
     assert field in ("magic", "version") or caught.value.page == 5
 
 
+@pytest.mark.parametrize("head_dim", [1, 6, 2052])
+def test_pairs_need_whole_quarters_of_a_head(head_dim: int) -> None:
+    pair = replace(HEADER, codec=CodecId.PAIR, alpha=0.0)
+    with pytest.raises(FrameError, match=f"head_dim: {head_dim} is not a multiple of 4 up to 2048"):
+        replace(pair, head_dim=head_dim)
+    with pytest.raises(FrameError, match=r"alpha: 1\.0 is not 0"):
+        replace(pair, alpha=1.0)
+
+
 def test_monolithic_codecs_have_one_stream_and_no_parameters() -> None:
     plain = replace(
         HEADER, stream=Stream.ANCHOR, codec=CodecId.INT8, chunk=0, sink_tokens=0, alpha=0.0, center=Center.MIDRANGE

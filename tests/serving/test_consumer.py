@@ -297,6 +297,18 @@ def test_120_000_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (flat - expected).abs().max() < 0.1
 
 
+def test_a_method_that_these_heads_do_not_allow_fails_the_load_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "time", Clock())
+    layers = [LayerKV(0, "l0", *torch.zeros(2, 24, BLOCK, HEADS, 6))]
+    consumer = Consumer(layers, LynxOptions(), "D", Trace(None, "test"), COSTS)
+    source = RemotePrompt("P", "prompt", "127.0.0.1", 1, TOKENS)
+    consumer.pull(PullOrder("r", source, GENERATION, "pair", HERE, 0, False, None))
+    report = consumer.report()
+    assert report is not None and "head_dim: 6" in report.failures["r"]
+    assert consumer.finished() == {"r"} and consumer.failed_blocks() == set(HERE) and not consumer._jobs
+    consumer.close()
+
+
 @pytest.mark.parametrize("name", ["\ud800", "x" * 600])
 def test_a_prompt_whose_name_no_message_can_hold_is_not_declined_and_harms_nothing(
     name: str, caplog: pytest.LogCaptureFixture

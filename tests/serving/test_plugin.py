@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lynx_ascend.serving import compat
-from lynx_ascend.serving.checks import UnsupportedError, check_config
+from lynx_ascend.serving.checks import UnsupportedError, check_config, unusable_methods
 
 pytestmark = pytest.mark.portable
 
@@ -26,6 +26,17 @@ def supported() -> Any:
 
 def test_supported_engine_passes() -> None:
     check_config(supported())
+
+
+def test_methods_that_the_heads_do_not_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = supported()
+    for npu, allowed in ((False, {64, 80, 128, 256}), (True, {64, 128})):
+        monkeypatch.setattr(compat, "on_ascend", lambda npu=npu: npu)
+        for head_dim in (6, 64, 80, 128, 256, 4096):
+            config.model_config.get_head_size = lambda head_dim=head_dim: head_dim
+            unusable = unusable_methods(config)
+            assert unusable.keys() == (set() if head_dim in allowed else {"pair"})
+            assert all(f"not of {head_dim}" in why for why in unusable.values())
 
 
 def test_every_unmet_condition_is_named_at_once() -> None:
