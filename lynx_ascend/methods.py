@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from .codec.baselines import linear, raw
-from .codec.config import MAX_PAIRED_HEAD, CodecConfig, Stream
+from .codec.config import CodecConfig, Stream, head_problem
 from .codec.layout import PageLayout, page_layout
 from .frame import CODEC_NAMES, HEADER_BYTES, Center, CodecId, DType, FrameHeader
 
@@ -40,13 +40,11 @@ def method_codec(method: str) -> CodecId:
 
 def unmet_by_heads(method: str, head_dim: int, *, npu: bool) -> str | None:
     """Why a method cannot code heads of this size (on an NPU); None if it can."""
-    if method_codec(method) is not CodecId.PAIR:
-        return None
-    if npu and head_dim not in NPU_PAIRED_HEADS:
-        return f"{method!r} takes heads of {' and '.join(map(str, NPU_PAIRED_HEADS))} on an NPU, not of {head_dim}"
-    if head_dim % 4 or head_dim > MAX_PAIRED_HEAD:
-        return f"{method!r} takes heads of a multiple of 4 up to {MAX_PAIRED_HEAD}, not of {head_dim}"
-    return None
+    codec = CODEC_NAMES.get(method_codec(method), "")
+    problem = head_problem(codec, head_dim)
+    if npu and codec == "pair" and head_dim not in NPU_PAIRED_HEADS:
+        problem = f"{head_dim} is none of {NPU_PAIRED_HEADS}, which its kernels for NPUs take"
+    return problem and f"{method!r} cannot be used: head_dim {problem}"
 
 
 def codec_method(config: CodecConfig) -> str:

@@ -10,6 +10,13 @@ from typing import Literal
 MAX_PAIRED_HEAD = 2048  # head_dim of codec "pair": what its kernels take at a time
 
 
+def head_problem(codec: str, head_dim: int) -> str | None:
+    """Why a split codec cannot code heads of `head_dim` channels, to go behind "head_dim: "; None if it can."""
+    if codec == "pair" and (head_dim % 4 or head_dim > MAX_PAIRED_HEAD):
+        return f"{head_dim} is not a multiple of 4 up to {MAX_PAIRED_HEAD}, which codec 'pair' needs"
+    return None
+
+
 class Stream(IntEnum):
     """The streams of one transfer, in the order in which they are wanted. Values are those of the frame header."""
 

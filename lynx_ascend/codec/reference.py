@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import pairs
-from .config import CodecConfig
+from .config import CodecConfig, head_problem
 from .layout import PageLayout, page_layout, read_part
 from .tables import as_fp32, steps, tables
 
@@ -189,8 +189,8 @@ def decode_page(
 
 
 def _check_head(config: CodecConfig, head_dim: int) -> None:
-    if config.codec == "pair" and head_dim % 4:
-        raise ValueError(f"head_dim: {head_dim} is not a multiple of 4, which codec 'pair' needs")
+    if problem := head_problem(config.codec, head_dim):
+        raise ValueError(f"head_dim: {problem}")
 
 
 def _check_payloads(anchor: Tensor, residual: Tensor | None, layout: PageLayout) -> None:

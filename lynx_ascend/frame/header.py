@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Literal, TypeVar
 
-from ..codec.config import MAX_PAIRED_HEAD, CodecConfig, Stream
+from ..codec.config import CodecConfig, Stream, head_problem
 from .errors import FrameError
 
 E = TypeVar("E", bound=IntEnum)
@@ -117,10 +117,8 @@ class FrameHeader:
         if self.heads < 1 or self.head_dim < 1 or self.heads * self.head_dim > MAX_CHANNELS:
             name = "heads" if self.heads < 1 else "head_dim"
             raise self.error(name, f"{self.heads} x {self.head_dim} channels are outside 1 .. {MAX_CHANNELS}")
-        if self.codec is CodecId.PAIR and (self.head_dim % 4 or self.head_dim > MAX_PAIRED_HEAD):
-            raise self.error(
-                "head_dim", f"{self.head_dim} is not a multiple of 4 up to {MAX_PAIRED_HEAD}, as PAIR needs"
-            )
+        if unfit := head_problem(CODEC_NAMES.get(self.codec, ""), self.head_dim):
+            raise self.error("head_dim", unfit)
         if self.payload_bytes > MAX_PAYLOAD_BYTES:
             raise self.error("payload_bytes", f"{self.payload_bytes} is above {MAX_PAYLOAD_BYTES}")
         if self.stream is Stream.EXACT:

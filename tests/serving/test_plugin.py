@@ -36,7 +36,7 @@ def test_methods_that_the_heads_do_not_allow(monkeypatch: pytest.MonkeyPatch) ->
             config.model_config.get_head_size = lambda head_dim=head_dim: head_dim
             unusable = unusable_methods(config)
             assert unusable.keys() == (set() if head_dim in allowed else {"pair"})
-            assert all(f"not of {head_dim}" in why for why in unusable.values())
+            assert all(f"head_dim {head_dim} is n" in why for why in unusable.values())
 
 
 def test_every_unmet_condition_is_named_at_once() -> None:
